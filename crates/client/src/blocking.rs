@@ -1,0 +1,208 @@
+//! The same without async: for programs, threads and tests that have no runtime. Each call blocks its thread while the
+//! client's own thread does the work; a guard is renewed in the background as ever.
+//!
+//! Must not be called from async code, which it would block: it panics there, as tokio's own blocking calls do.
+//!
+//! ```
+//! # let dir = tempfile::tempdir()?;
+//! # let url = format!("file:{}", dir.path().display());
+//! use std::time::Duration;
+//! use tenure::{Wait, blocking::Client};
+//!
+//! let client = Client::connect(&url)?;
+//! let guard = client.lock("nightly-report").wait(Wait::For(Duration::from_secs(10))).acquire()?;
+//! println!("got it, {:?}", guard.token());
+//! guard.release()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::future::Future;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::engine::Break;
+use crate::error::{
+    AcquireError, BreakError, CloseError, ConnectError, ConvertError, InspectError, ReleaseError, ValueError,
+};
+use crate::guard::Release;
+use crate::ids::OwnerId;
+use crate::info::{LockInfo, Member};
+use crate::mode::Mode;
+use crate::request::{Options, Wait, request_options};
+use crate::shared::Shared;
+use crate::thread::ClientThread;
+use crate::{LostReason, capabilities::Capabilities};
+
+fn block_on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
+    shared.thread.handle().runtime().block_on(future)
+}
+
+/// As [`tenure::Client`](crate::Client).
+#[derive(Clone, Debug)]
+pub struct Client(crate::Client);
+
+impl Client {
+    /// As [`tenure::Client::connect`](crate::Client::connect).
+    pub fn connect(url: &str) -> Result<Self, ConnectError> {
+        let thread = ClientThread::start().map_err(ConnectError::Thread)?;
+        let runtime = thread.handle().runtime().clone();
+        runtime.block_on(crate::Client::connect_on(thread, url)).map(Self)
+    }
+
+    /// A blocking view of an async client.
+    pub const fn from_async(client: crate::Client) -> Self {
+        Self(client)
+    }
+
+    /// The async client behind it.
+    pub const fn as_async(&self) -> &crate::Client {
+        &self.0
+    }
+
+    /// As [`tenure::Client::capabilities`](crate::Client::capabilities).
+    pub fn capabilities(&self) -> &Capabilities {
+        self.0.capabilities()
+    }
+
+    /// As [`tenure::Client::lock`](crate::Client::lock).
+    pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
+        LockRequest(self.0.lock(name))
+    }
+
+    /// As [`tenure::Client::lock_all`](crate::Client::lock_all).
+    pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAllRequest {
+        LockAllRequest(self.0.lock_all(names))
+    }
+
+    /// As [`tenure::Client::owner`](crate::Client::owner).
+    pub fn owner(&self) -> Owner {
+        Owner(self.0.owner())
+    }
+
+    /// As [`tenure::Client::owner_with_id`](crate::Client::owner_with_id).
+    pub fn owner_with_id(&self, id: OwnerId) -> Owner {
+        Owner(self.0.owner_with_id(id))
+    }
+
+    /// As [`tenure::Client::inspect`](crate::Client::inspect).
+    pub fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo, InspectError> {
+        block_on(self.0.shared(), self.0.inspect(name))
+    }
+
+    /// As [`tenure::Client::list`](crate::Client::list).
+    pub fn list(&self, prefix: &str) -> Result<Vec<LockInfo>, InspectError> {
+        block_on(self.0.shared(), self.0.list(prefix))
+    }
+
+    /// As [`tenure::Client::break_lock`](crate::Client::break_lock).
+    pub fn break_lock(&self, name: impl AsRef<str>, how: Break) -> Result<Vec<Member>, BreakError> {
+        block_on(self.0.shared(), self.0.break_lock(name, how))
+    }
+
+    /// As [`tenure::Client::close`](crate::Client::close).
+    pub fn close(self) -> Result<(), CloseError> {
+        let shared = self.0.shared().clone();
+        block_on(&shared, self.0.close())
+    }
+}
+
+/// As [`tenure::Owner`](crate::Owner).
+#[derive(Clone, Debug)]
+pub struct Owner(crate::Owner);
+
+impl Owner {
+    /// As [`tenure::Owner::id`](crate::Owner::id).
+    pub const fn id(&self) -> OwnerId {
+        self.0.id()
+    }
+
+    /// As [`tenure::Owner::lock`](crate::Owner::lock).
+    pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
+        LockRequest(self.0.lock(name))
+    }
+
+    /// As [`tenure::Owner::lock_all`](crate::Owner::lock_all).
+    pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAllRequest {
+        LockAllRequest(self.0.lock_all(names))
+    }
+}
+
+/// As [`tenure::LockRequest`](crate::LockRequest).
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing until it is acquired"]
+pub struct LockRequest(crate::LockRequest);
+
+request_options!(LockRequest);
+
+impl LockRequest {
+    const fn options(&mut self) -> &mut Options {
+        self.0.options()
+    }
+
+    /// As [`tenure::LockRequest::acquire`](crate::LockRequest::acquire).
+    pub fn acquire(self) -> Result<Guard, AcquireError> {
+        let shared = self.0.shared_with().clone();
+        block_on(&shared, self.0.acquire()).map(Guard)
+    }
+
+    /// As [`tenure::LockRequest::try_acquire`](crate::LockRequest::try_acquire).
+    pub fn try_acquire(self) -> Result<Option<Guard>, AcquireError> {
+        let shared = self.0.shared_with().clone();
+        Ok(block_on(&shared, self.0.try_acquire())?.map(Guard))
+    }
+}
+
+/// As [`tenure::LockAllRequest`](crate::LockAllRequest).
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing until it is acquired"]
+pub struct LockAllRequest(crate::LockAllRequest);
+
+request_options!(LockAllRequest);
+
+impl LockAllRequest {
+    const fn options(&mut self) -> &mut Options {
+        self.0.options()
+    }
+
+    /// As [`tenure::LockAllRequest::acquire`](crate::LockAllRequest::acquire); the guards are in the order of their names.
+    pub fn acquire(self) -> Result<Vec<Guard>, AcquireError> {
+        let shared = self.0.shared_with().clone();
+        Ok(block_on(&shared, self.0.acquire())?.into_iter().map(Guard).collect())
+    }
+}
+
+/// As [`tenure::Guard`](crate::Guard), whose methods without I/O it has by `Deref`.
+#[derive(Debug)]
+#[must_use = "dropping a guard releases the lock"]
+pub struct Guard(crate::Guard);
+
+impl Guard {
+    /// Blocks until the lock is lost: for a thread that watches over the work of another.
+    pub fn wait_until_lost(&self) -> LostReason {
+        block_on(self.0.shared(), self.0.lost())
+    }
+
+    /// As [`tenure::Guard::set_value`](crate::Guard::set_value).
+    pub fn set_value(&self, bytes: impl Into<bytes::Bytes>) -> Result<(), ValueError> {
+        block_on(self.0.shared(), self.0.set_value(bytes))
+    }
+
+    /// As [`tenure::Guard::convert`](crate::Guard::convert).
+    pub fn convert(&self, to: Mode, wait: Wait) -> Result<(), ConvertError> {
+        block_on(self.0.shared(), self.0.convert(to, wait))
+    }
+
+    /// As [`tenure::Guard::release`](crate::Guard::release).
+    pub fn release(self) -> Result<Release, ReleaseError> {
+        let shared = self.0.shared().clone();
+        block_on(&shared, self.0.release())
+    }
+}
+
+impl Deref for Guard {
+    type Target = crate::Guard;
+
+    fn deref(&self) -> &crate::Guard {
+        &self.0
+    }
+}

@@ -1,0 +1,157 @@
+//! The client: an engine, a thread, and the way to ask for locks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::capabilities::Capabilities;
+use crate::clock::{Clock, SystemClock};
+use crate::engine::{Break, Engine, EngineContext};
+use crate::engines;
+use crate::error::{BreakError, CloseError, ConnectError, EngineError, InspectError, LostReason};
+use crate::ids::OwnerId;
+use crate::info::{LockInfo, Member};
+use crate::lock_all::LockAllRequest;
+use crate::name::LockName;
+use crate::owner::Owner;
+use crate::request::LockRequest;
+use crate::shared::Shared;
+use crate::thread::ClientThread;
+
+/// A connection to an engine. Clones share it. When the last clone and the last guard are gone, what is still to be
+/// released is released in the background; [`close`](Client::close) waits for that.
+#[derive(Clone, Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+/// How long [`Client::close`] waits for releases to be confirmed.
+const CLOSE_LIMIT: Duration = Duration::from_secs(10);
+
+impl Client {
+    /// Connects to the engine that the URL names.
+    ///
+    /// | URL | engine |
+    /// | --- | --- |
+    /// | `file:` | the directory `tenure/locks` below the user's state directory |
+    /// | `file:/var/lib/myapp/locks` | that directory, which is created if it is not there |
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point.
+    pub async fn connect(url: &str) -> Result<Self, ConnectError> {
+        Self::connect_on(ClientThread::start().map_err(ConnectError::Thread)?, url).await
+    }
+
+    pub(crate) async fn connect_on(thread: ClientThread, url: &str) -> Result<Self, ConnectError> {
+        let context = EngineContext::of(&thread, None);
+        let engine = engines::open(url, context.clone()).await?;
+        Ok(Self { shared: Shared::new(engine, context.clock, thread) })
+    }
+
+    /// A client of an engine that is not one of ours.
+    pub fn with_engine(
+        open: impl FnOnce(EngineContext) -> Result<Arc<dyn Engine>, EngineError>,
+    ) -> Result<Self, ConnectError> {
+        Self::with_engine_and_clock(None, open)
+    }
+
+    /// The same on a clock of one's own, such as [`ManualClock`](crate::clock::ManualClock).
+    pub fn with_engine_and_clock(
+        clock: Option<Arc<dyn Clock>>,
+        open: impl FnOnce(EngineContext) -> Result<Arc<dyn Engine>, EngineError>,
+    ) -> Result<Self, ConnectError> {
+        let thread = ClientThread::start().map_err(ConnectError::Thread)?;
+        let context = EngineContext::of(&thread, clock);
+        let engine = open(context.clone())?;
+        Ok(Self { shared: Shared::new(engine, context.clock, thread) })
+    }
+
+    /// What the engine can do.
+    pub fn capabilities(&self) -> &Capabilities {
+        self.shared.engine.capabilities()
+    }
+
+    /// The engine itself: for tools, and for the contract suite.
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        &self.shared.engine
+    }
+
+    /// The clock on which deadlines are kept.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.shared.clock
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// A request for a lock, by an owner of its own.
+    pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
+        LockRequest::new(self.shared.clone(), name.as_ref(), None)
+    }
+
+    /// A request for several locks, all or nothing. They may be named in any order.
+    pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAllRequest {
+        LockAllRequest::new(self.shared.clone(), names, OwnerId::random())
+    }
+
+    /// A new owner, whose locks re-enter.
+    pub fn owner(&self) -> Owner {
+        self.owner_with_id(OwnerId::random())
+    }
+
+    /// The owner with this id, which may hold locks through other clients too.
+    pub fn owner_with_id(&self, id: OwnerId) -> Owner {
+        Owner::new(self.shared.clone(), id)
+    }
+
+    /// Who holds a lock, and who waits for it.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point.
+    pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo, InspectError> {
+        let name = LockName::parse(name)?;
+        self.shared.engine.clone().inspect(name).await
+    }
+
+    /// The locks that are held or waited for and whose names start with `prefix`.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>, InspectError> {
+        self.shared.engine.clone().list(prefix.to_owned()).await
+    }
+
+    /// The operator's: asks the holders of a lock to let go, or with [`Break::Force`] frees it although they may still
+    /// believe. Answers with those holders. A holder that is asked finds its guard `Lost(Broken)`, and its client
+    /// releases.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point; whether the lock is broken is then not known.
+    pub async fn break_lock(&self, name: impl AsRef<str>, how: Break) -> Result<Vec<Member>, BreakError> {
+        let name = LockName::parse(name)?;
+        self.shared.engine.clone().break_lock(name, how).await
+    }
+
+    /// Releases everything that is held through this client and its clones, ends what waits, and waits until
+    /// the engine has confirmed it. Guards that still exist are `Lost(Closed)`.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point: the releases go on.
+    pub async fn close(self) -> Result<(), CloseError> {
+        self.shared.closing.cancel();
+        for hold in self.shared.schedule.all() {
+            self.shared.lose(&hold, LostReason::Closed);
+        }
+        let thread = self.shared.thread.handle();
+        let give_up = SystemClock::on(thread.runtime().clone());
+        tokio::select! {
+            biased;
+            () = thread.finished() => {}
+            () = give_up.sleep_until(give_up.now() + CLOSE_LIMIT) => {
+                return Err(CloseError { unconfirmed: thread.unfinished() });
+            }
+        }
+        self.shared.engine.clone().close().await;
+        Ok(())
+    }
+}

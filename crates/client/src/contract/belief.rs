@@ -1,0 +1,127 @@
+//! Belief ends before the engine gives the lock to somebody else.
+
+use std::time::Duration;
+
+use super::trial::soon;
+use super::{Subject, Trial, eventually};
+use crate::capabilities::Expiry;
+use crate::clock::BootTime;
+use crate::{GuardState, LostReason, Release, Wait};
+
+/// A fixed lease: `check` succeeds before the deadline and never after, and the next holder comes after it.
+pub async fn check_fails_from_the_deadline_on<S: Subject>(trial: Trial<S>) {
+    let name = trial.name("deadline");
+    let other = trial.another_client().await;
+    let guard = trial.client().lock(&name).ttl(Duration::from_secs(1)).renew(false).acquire().await.unwrap();
+    let deadline = guard.deadline().expect("a fixed lease has a deadline");
+    let next = tokio::spawn(async move {
+        let guard = other.lock(name).ttl(Trial::<S>::LONG).acquire().await.unwrap();
+        (BootTime::now(), guard)
+    });
+    eventually("the lease runs out", async || {
+        let before = BootTime::now();
+        let believes = guard.check().is_ok();
+        let after = BootTime::now();
+        assert!(!believes || before < deadline, "believed at {before:?}, after {deadline:?}");
+        assert!(believes || after >= deadline, "lost at {after:?}, before {deadline:?}");
+        !believes
+    })
+    .await;
+    assert_eq!(guard.state(), GuardState::Lost(LostReason::Expired));
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    let (granted, next) = soon("the next one gets it", next).await.unwrap();
+    assert!(granted >= deadline, "granted at {granted:?}, while the first believed until {deadline:?}");
+    assert_eq!(guard.release().await.unwrap(), Release::AlreadyLost(LostReason::Expired));
+    assert!(next.check().is_ok());
+}
+
+/// Renewal keeps a lock beyond its ttl.
+pub async fn a_renewed_lock_outlives_its_ttl<S: Subject>(trial: Trial<S>) {
+    let name = trial.name("renewed");
+    let other = trial.another_client().await;
+    let guard = trial.client().lock(&name).ttl(Duration::from_secs(3)).acquire().await.unwrap();
+    let wait = Wait::For(Duration::from_secs(7));
+    assert!(other.lock(&name).wait(wait).acquire().await.is_err(), "somebody got it in spite of renewal");
+    assert_eq!(guard.state(), GuardState::Held);
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+}
+
+/// A lock is lost after `max_hold`, and free for the next.
+pub async fn max_hold_ends_it<S: Subject>(trial: Trial<S>) {
+    let name = trial.name("max-hold");
+    let guard = trial.client().lock(&name).ttl(Trial::<S>::LONG).max_hold(Duration::from_millis(300));
+    let guard = guard.acquire().await.unwrap();
+    assert_eq!(soon("max_hold ends", guard.lost()).await, LostReason::MaxHold);
+    assert_eq!(guard.check().unwrap_err().reason, LostReason::MaxHold);
+    trial.assert_nothing_left(&name).await;
+    assert_eq!(guard.release().await.unwrap(), Release::AlreadyLost(LostReason::MaxHold));
+}
+
+/// `run` gives the result of work that ends in time, and drops what does not.
+pub async fn work_is_dropped_at_loss<S: Subject>(trial: Trial<S>) {
+    struct Dropped(tokio::sync::mpsc::UnboundedSender<()>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+
+    let name = trial.name("run");
+    let guard = trial.client().lock(&name).max_hold(Duration::from_millis(300)).acquire().await.unwrap();
+    assert_eq!(guard.run(async { 42 }).await, Ok(42));
+    let (send, mut dropped) = tokio::sync::mpsc::unbounded_channel();
+    let marker = Dropped(send);
+    let endless = async move {
+        let _marker = marker;
+        std::future::pending::<()>().await;
+    };
+    let lost = soon("the work is dropped", guard.run(endless)).await.unwrap_err();
+    assert_eq!(lost.reason, LostReason::MaxHold);
+    assert_eq!(dropped.recv().await, Some(()));
+    let mut polled = false;
+    assert!(guard.run(async { polled = true }).await.is_err());
+    assert!(!polled, "work was begun without the lock");
+}
+
+/// A process that is stopped beyond its ttl and resumed knows that it lost the lock, unless it did not lose it.
+pub async fn a_stopped_process_does_not_believe_beyond_its_lease<S: Subject>(trial: Trial<S>) {
+    if !trial.reaches_processes() {
+        return;
+    }
+    let name = trial.name("stopped");
+    let mut helper = trial.helper().await;
+    let ttl = Duration::from_secs(2);
+    let got = helper.ask(&format!("acquire {name} EX {}", ttl.as_millis())).await;
+    assert!(got.starts_with("got"), "{got}");
+    helper.stop();
+    let wait = match trial.capabilities().expiry {
+        Expiry::Lease => Wait::Forever,
+        // It may free the lock when it hears nothing, and it may not.
+        Expiry::Connection | Expiry::Kernel => Wait::For(ttl * 2),
+    };
+    let next =
+        soon("the next one gets it", trial.client().lock(&name).ttl(Trial::<S>::LONG).wait(wait).acquire())
+            .await;
+    helper.resume();
+    match next {
+        Ok(next) => {
+            assert_ne!(
+                trial.capabilities().expiry,
+                Expiry::Kernel,
+                "the kernel does not free what a stopped process holds"
+            );
+            eventually("the stopped one knows", async || {
+                helper.ask(&format!("check {name}")).await.starts_with("lost")
+            })
+            .await;
+            let released = helper.ask(&format!("release {name}")).await;
+            assert!(released.starts_with("AlreadyLost"), "{released}");
+            assert!(next.check().is_ok());
+            assert!(trial.is_busy(&name).await, "the late release freed the next holder's lock");
+        }
+        Err(_) => {
+            assert_eq!(helper.ask(&format!("check {name}")).await, "held");
+            assert_eq!(helper.ask(&format!("release {name}")).await, "Released");
+        }
+    }
+}

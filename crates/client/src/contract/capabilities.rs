@@ -1,0 +1,117 @@
+//! An engine does what it declares, refuses what it does not, and tells errors apart.
+
+use std::time::Duration;
+
+use super::trial::soon;
+use super::{Subject, Trial};
+use crate::capabilities::{Breaking, Capability};
+use crate::{AcquireError, Break, BreakError, ConvertError, EngineError, Mode, ValueError, Wait};
+
+/// Modes, conversion, values and breaking that are not declared answer `Unsupported`, at once and without harm.
+pub async fn what_is_not_declared_is_unsupported<S: Subject>(trial: Trial<S>) {
+    let capabilities = trial.capabilities().clone();
+    let name = trial.name("unsupported");
+    for mode in Mode::ALL {
+        let guard = trial.client().lock(&name).mode(mode).acquire().await;
+        match guard {
+            Ok(guard) => {
+                assert!(capabilities.modes.contains(mode), "{mode} is not declared, and was granted");
+                assert_eq!(guard.mode(), mode);
+                guard.release().await.unwrap();
+            }
+            Err(AcquireError::Engine(EngineError::Unsupported(_))) => {
+                assert!(!capabilities.modes.contains(mode), "{mode} is declared, and was refused");
+            }
+            Err(error) => panic!("{mode}: {error}"),
+        }
+    }
+    let guard = trial.holder(&name).await;
+    assert_eq!(guard.token().is_some(), capabilities.fencing);
+    if !capabilities.conversion {
+        let answer = guard.convert(Mode::Ex, Wait::Try).await;
+        assert!(matches!(answer, Err(ConvertError::Engine(EngineError::Unsupported(_)))), "{answer:?}");
+    }
+    if !capabilities.value {
+        let answer = guard.set_value("x").await;
+        assert!(matches!(answer, Err(ValueError::Engine(EngineError::Unsupported(_)))), "{answer:?}");
+    }
+    if capabilities.breaking == Breaking::None {
+        let answer = trial.client().break_lock(&name, Break::Ask).await;
+        assert!(matches!(answer, Err(BreakError::Engine(EngineError::Unsupported(_)))), "{answer:?}");
+    }
+    assert!(guard.check().is_ok(), "being refused cost the lock");
+}
+
+/// `require` refuses what is not declared and nothing else.
+pub async fn a_weaker_engine_is_refused<S: Subject>(trial: Trial<S>) {
+    let all = [
+        Capability::Mode(Mode::Pr),
+        Capability::Mode(Mode::Cw),
+        Capability::Conversion,
+        Capability::Value,
+        Capability::Fencing,
+        Capability::Fair,
+        Capability::DeadlockDetection,
+        Capability::SharedOwners,
+        Capability::Lease,
+        Capability::NoPolling,
+        Capability::Network,
+    ];
+    for capability in all {
+        let answer = trial.client().lock(trial.name("require")).require(capability).try_acquire().await;
+        match answer {
+            Ok(Some(guard)) => {
+                assert!(
+                    trial.capabilities().has(capability),
+                    "{capability} is not there, and was not refused"
+                );
+                guard.release().await.unwrap();
+            }
+            Err(AcquireError::Engine(EngineError::Unsupported(_))) => {
+                assert!(!trial.capabilities().has(capability), "{capability} is there, and was refused");
+            }
+            other => panic!("{capability}: {other:?}"),
+        }
+    }
+}
+
+/// Where waiters are served first come, first served, they are.
+pub async fn fair_is_first_come_first_served<S: Subject>(trial: Trial<S>) {
+    if !trial.capabilities().fair {
+        return;
+    }
+    const WAITERS: usize = 12;
+    let name = trial.name("fair");
+    let first = trial.holder(&name).await;
+    let (send, mut order) = tokio::sync::mpsc::unbounded_channel();
+    for place in 0..WAITERS {
+        let client = if place % 2 == 0 { trial.client().clone() } else { trial.another_client().await };
+        let (send, lock) = (send.clone(), name.clone());
+        tokio::spawn(async move {
+            let guard = client.lock(lock).ttl(Trial::<S>::LONG).acquire().await.unwrap();
+            send.send(place).unwrap();
+            guard.release().await.unwrap();
+        });
+        assert!(trial.capabilities().visible_waiters, "an engine that is fair shows its queue");
+        trial.waiters(&name, place + 1).await;
+    }
+    first.release().await.unwrap();
+    for place in 0..WAITERS {
+        assert_eq!(soon("the next one is served", order.recv()).await, Some(place));
+    }
+}
+
+/// A busy lock, a wait that timed out and bad input are different errors.
+pub async fn bad_input_is_told_from_a_busy_lock<S: Subject>(trial: Trial<S>) {
+    let name = trial.name("errors");
+    let _held = trial.holder(&name).await;
+    let client = trial.client();
+    let tried = client.lock(&name).wait(Wait::Try).acquire().await;
+    assert!(matches!(tried, Err(AcquireError::Busy { .. })), "{tried:?}");
+    let waited = client.lock(&name).wait(Wait::For(Duration::from_millis(50))).acquire().await;
+    assert!(matches!(waited, Err(AcquireError::TimedOut { .. })), "{waited:?}");
+    let unnamed = client.lock("").acquire().await;
+    assert!(matches!(unnamed, Err(AcquireError::Name(_))), "{unnamed:?}");
+    let short = client.lock(&name).ttl(Duration::from_nanos(1)).acquire().await;
+    assert!(matches!(short, Err(AcquireError::Ttl(_))), "{short:?}");
+}

@@ -1,0 +1,74 @@
+//! A held lock's mode is changed, where the engine converts.
+
+use std::time::Duration;
+
+use super::trial::soon;
+use super::{Subject, Trial, eventually, poll_times};
+use crate::capabilities::Capability;
+use crate::{ConvertError, Mode, Wait};
+
+fn converts<S: Subject>(trial: &Trial<S>) -> bool {
+    let has = |capability| trial.capabilities().has(capability);
+    has(Capability::Conversion) && has(Capability::Mode(Mode::Pr)) && has(Capability::Mode(Mode::Ex))
+}
+
+/// Up takes a larger token, down keeps it and lets others in.
+pub async fn a_mode_goes_up_and_down<S: Subject>(trial: Trial<S>) {
+    if !converts(&trial) {
+        return;
+    }
+    let name = trial.name("up-down");
+    let guard = trial.client().lock(&name).shared().ttl(Trial::<S>::LONG).acquire().await.unwrap();
+    let shared = guard.token();
+    guard.convert(Mode::Ex, Wait::Try).await.unwrap();
+    assert_eq!(guard.mode(), Mode::Ex);
+    assert!(guard.token() > shared || !trial.capabilities().fencing);
+    let exclusive = guard.token();
+    assert!(trial.client().lock(&name).shared().try_acquire().await.unwrap().is_none());
+    guard.convert(Mode::Pr, Wait::Try).await.unwrap();
+    assert_eq!(guard.token(), exclusive, "a conversion down keeps the token");
+    assert!(trial.client().lock(&name).shared().try_acquire().await.unwrap().is_some());
+    guard.release().await.unwrap();
+    trial.assert_nothing_left(&name).await;
+}
+
+/// A conversion that conflicts is refused, times out, or waits; and goes before those who wait for the lock.
+pub async fn a_conversion_waits_for_others<S: Subject>(trial: Trial<S>) {
+    if !converts(&trial) {
+        return;
+    }
+    let name = trial.name("waits");
+    let shared = || trial.client().lock(&name).shared().ttl(Trial::<S>::LONG).acquire();
+    let (guard, other) = (shared().await.unwrap(), shared().await.unwrap());
+    let refused = guard.convert(Mode::Ex, Wait::Try).await;
+    assert!(matches!(refused, Err(ConvertError::Busy { .. })), "{refused:?}");
+    let late = guard.convert(Mode::Ex, Wait::For(Duration::from_millis(50))).await;
+    assert!(matches!(late, Err(ConvertError::TimedOut { .. })), "{late:?}");
+    assert_eq!(guard.mode(), Mode::Pr);
+    let (converted, released) = tokio::join!(guard.convert(Mode::Ex, Wait::Forever), async {
+        eventually("the conversion waits, or is seen to", async || trial.is_busy(&name).await).await;
+        other.release().await
+    });
+    converted.unwrap();
+    released.unwrap();
+    assert_eq!(guard.mode(), Mode::Ex);
+}
+
+/// Wherever a conversion is dropped, the old mode stands.
+pub async fn a_dropped_conversion_restores_the_mode<S: Subject>(trial: Trial<S>) {
+    if !converts(&trial) {
+        return;
+    }
+    for polls in 0..8 {
+        let name = trial.name(format_args!("dropped-{polls}"));
+        let shared = || trial.client().lock(&name).shared().ttl(Trial::<S>::LONG).acquire();
+        let (guard, other) = (shared().await.unwrap(), shared().await.unwrap());
+        let converted = poll_times(guard.convert(Mode::Ex, Wait::Forever), polls).await;
+        assert!(converted.is_none(), "converted in spite of another holder");
+        drop(soon("a reader gets in again", shared()).await.unwrap());
+        assert_eq!(guard.mode(), Mode::Pr);
+        other.release().await.unwrap();
+        guard.release().await.unwrap();
+        trial.assert_nothing_left(&name).await;
+    }
+}

@@ -1,0 +1,67 @@
+//! A process that dies frees what it held, with nobody's help.
+
+use std::time::Duration;
+
+use super::trial::soon;
+use super::{Helper, Subject, Trial};
+use crate::capabilities::Expiry;
+
+/// As long as a case can wait for an engine to notice a death by itself.
+fn ttl<S: Subject>(trial: &Trial<S>) -> Duration {
+    match trial.capabilities().expiry {
+        Expiry::Lease => Duration::from_secs(3),
+        // Noticed at once, whatever the ttl: so it is one that cannot be the reason.
+        Expiry::Connection | Expiry::Kernel => Trial::<S>::LONG,
+    }
+}
+
+async fn acquire(helper: &mut Helper, name: &str, ttl: Duration) -> u64 {
+    let got = helper.ask(&format!("acquire {name} EX {}", ttl.as_millis())).await;
+    got.strip_prefix("got ").and_then(|token| token.parse().ok()).unwrap_or_else(|| panic!("{got}"))
+}
+
+/// Killed with -9, a holder's lock is free for the next.
+pub async fn a_killed_holder_frees_the_lock<S: Subject>(trial: Trial<S>) {
+    if !trial.reaches_processes() {
+        return;
+    }
+    let name = trial.name("killed");
+    let mut helper = trial.helper().await;
+    acquire(&mut helper, &name, ttl(&trial)).await;
+    assert!(trial.is_busy(&name).await);
+    helper.kill();
+    drop(soon("the next one gets it", trial.client().lock(&name).acquire()).await.unwrap());
+    trial.assert_nothing_left(&name).await;
+}
+
+/// Killed with -9, a waiter neither gets the lock nor keeps others from it.
+pub async fn a_killed_waiter_is_in_nobodys_way<S: Subject>(trial: Trial<S>) {
+    if !trial.reaches_processes() {
+        return;
+    }
+    let name = trial.name("killed-waiter");
+    let guard = trial.holder(&name).await;
+    let mut helper = trial.helper().await;
+    helper.tell(&format!("acquire {name} EX {}", ttl(&trial).as_millis()));
+    trial.waiters(&name, 1).await;
+    helper.kill();
+    guard.release().await.unwrap();
+    drop(soon("the next one gets it", trial.client().lock(&name).acquire()).await.unwrap());
+    trial.assert_nothing_left(&name).await;
+}
+
+/// Tokens rise from holder to holder, also when each of them dies.
+pub async fn tokens_rise_across_crashes<S: Subject>(trial: Trial<S>) {
+    if !trial.reaches_processes() || !trial.capabilities().fencing {
+        return;
+    }
+    let name = trial.name("tokens");
+    let mut last = 0;
+    for _ in 0..5 {
+        let mut helper = trial.helper().await;
+        let token = acquire(&mut helper, &name, ttl(&trial)).await;
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        helper.kill();
+    }
+}

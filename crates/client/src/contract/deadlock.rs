@@ -1,0 +1,59 @@
+//! A wait that can never end is refused, where the engine detects deadlocks.
+
+use super::trial::soon;
+use super::{Subject, Trial};
+use crate::AcquireError;
+
+/// Of two who wait for each other, one is told the whole cycle, and the other goes on.
+pub async fn two_who_wait_for_each_other_are_told<S: Subject>(trial: Trial<S>) {
+    if !trial.capabilities().deadlock_detection {
+        return;
+    }
+    let (left, right) = (trial.name("left"), trial.name("right"));
+    let (a, b) = (trial.client().owner(), trial.another_client().await.owner());
+    let acquire =
+        async |owner: &crate::Owner, name: &str| owner.lock(name).ttl(Trial::<S>::LONG).acquire().await;
+    let (a_left, b_right) = (acquire(&a, &left).await.unwrap(), acquire(&b, &right).await.unwrap());
+    let waiting = tokio::spawn({
+        let (a, right) = (a.clone(), right.clone());
+        async move { a.lock(right).ttl(Trial::<S>::LONG).label("a").acquire().await }
+    });
+    trial.waiters(&right, 1).await;
+    let victim = soon("the deadlock is seen", acquire(&b, &left)).await;
+    let Err(AcquireError::Deadlock { cycle, .. }) = victim else { panic!("{victim:?}") };
+    let mut members: Vec<_> =
+        cycle.iter().map(|member| (member.name.to_string(), member.member.owner)).collect();
+    members.sort();
+    let mut expected = vec![(right.clone(), a.id()), (left.clone(), b.id())];
+    expected.sort();
+    assert_eq!(members, expected, "the cycle names both, with what each waits for");
+    assert!(b_right.check().is_ok() && a_left.check().is_ok(), "locks that were granted stay");
+    b_right.release().await.unwrap();
+    soon("the other goes on", waiting).await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// A queue is no deadlock, and neither is an owner that waits for nobody who waits.
+pub async fn no_deadlock_is_told_where_there_is_none<S: Subject>(trial: Trial<S>) {
+    if !trial.capabilities().deadlock_detection {
+        return;
+    }
+    let name = trial.name("queue");
+    let guard = trial.holder(&name).await;
+    let mut waiting = Vec::new();
+    for place in 0..5 {
+        let owner = trial.client().owner();
+        // What each holds beside is waited for by nobody.
+        let beside = owner.lock(trial.name(place)).ttl(Trial::<S>::LONG).acquire().await.unwrap();
+        let queued = owner.lock(&name).ttl(Trial::<S>::LONG);
+        waiting.push(tokio::spawn(async move {
+            let got = queued.acquire().await;
+            drop(beside);
+            got.map(drop)
+        }));
+        trial.waiters(&name, place + 1).await;
+    }
+    guard.release().await.unwrap();
+    for waiter in waiting {
+        soon("each is served", waiter).await.unwrap().unwrap();
+    }
+}

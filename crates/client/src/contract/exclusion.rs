@@ -1,0 +1,165 @@
+//! At no moment do two owners hold incompatible modes of one resource.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::trial::soon;
+use super::{Inside, Subject, Trial, eventually};
+use crate::{Guard, Mode};
+
+/// Tasks of several clients increment a counter that only the lock protects.
+pub async fn tasks_lose_no_increment<S: Subject>(trial: Trial<S>) {
+    const TASKS: usize = 16;
+    const TIMES: usize = 25;
+    let name = trial.name("tasks");
+    let inside = Arc::new(Inside::new(trial.files()));
+    let clients = [trial.client().clone(), trial.another_client().await, trial.another_client().await];
+    let mut tasks = Vec::new();
+    for task in 0..TASKS {
+        let (client, inside, name) = (clients[task % clients.len()].clone(), inside.clone(), name.clone());
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..TIMES {
+                let guard = client.lock(&name).acquire().await.unwrap();
+                inside.increment().unwrap();
+                guard.release().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(inside.count(), (TASKS * TIMES) as u64);
+}
+
+/// Processes do the same.
+pub async fn processes_lose_no_increment<S: Subject>(trial: Trial<S>) {
+    if !trial.reaches_processes() {
+        return;
+    }
+    let name = trial.name("processes");
+    let mut helpers = Vec::new();
+    for _ in 0..S::PROCESSES {
+        helpers.push(trial.helper().await);
+    }
+    let folder = trial.files().display();
+    for helper in &mut helpers {
+        helper.tell(&format!("increment {name} {folder} {}", S::INCREMENTS));
+    }
+    for helper in &mut helpers {
+        for done in 1..=S::INCREMENTS {
+            assert_eq!(helper.answer().await, format!("done {done}"));
+        }
+        assert_eq!(helper.answer().await, "finished");
+    }
+    assert_eq!(Inside::new(trial.files()).count(), (S::PROCESSES * S::INCREMENTS) as u64);
+}
+
+/// Processes do the same, and one after the other of them is killed in the middle of it: what the others did is there, and never
+/// were two inside.
+pub async fn killed_processes_lose_only_their_own_work<S: Subject>(trial: Trial<S>) {
+    if !trial.reaches_processes() {
+        return;
+    }
+    let name = trial.name("killed");
+    let folder = trial.files().display().to_string();
+    let mut survivors = Vec::new();
+    for _ in 0..S::PROCESSES {
+        survivors.push(trial.helper().await);
+    }
+    for helper in &mut survivors {
+        helper.tell(&format!("increment {name} {folder} {}", S::INCREMENTS));
+    }
+    let (mut told, mut killed) = (0, 0);
+    while survivors.len() > S::PROCESSES / 2 {
+        // Whoever holds it now, if that can be seen; else whoever is next.
+        let info = trial.client().inspect(&name).await.unwrap();
+        let holder = info.present_holders().find_map(|holder| holder.pid);
+        let victim = survivors.iter().position(|helper| Some(helper.pid()) == holder).unwrap_or(0);
+        let mut victim = survivors.swap_remove(victim);
+        victim.kill();
+        killed += 1;
+        loop {
+            match victim.answer().await.as_str() {
+                "gone" | "finished" => break,
+                done => assert!(done.starts_with("done"), "{done}"),
+            }
+            told += 1;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    for helper in &mut survivors {
+        for done in 1..=S::INCREMENTS {
+            assert_eq!(helper.answer().await, format!("done {done}"));
+            told += 1;
+        }
+        assert_eq!(helper.answer().await, "finished");
+    }
+    let count = Inside::new(trial.files()).count();
+    // Each that was killed may have incremented once without having told so.
+    assert!((told..=told + killed).contains(&count), "{count} increments, {told} told of, {killed} killed");
+}
+
+/// Names that look alike are different locks.
+pub async fn two_names_are_two_locks<S: Subject>(trial: Trial<S>) {
+    let long = "n".repeat(400);
+    let tags =
+        ["a", "A", "a/b", "a_b", "a b", "../a", "ä", "a\u{308}", "*", "%61", "{a}", "a:b", &long, &long[1..]];
+    let mut guards: Vec<Guard> = Vec::new();
+    for tag in tags {
+        let guard = trial.client().lock(trial.name(tag)).ttl(Trial::<S>::LONG).try_acquire().await.unwrap();
+        guards.push(guard.unwrap_or_else(|| panic!("`{tag}` meets another name")));
+    }
+    for tag in tags {
+        assert!(trial.is_busy(&trial.name(tag)).await, "`{tag}` is not held");
+    }
+}
+
+/// Every pair of declared modes, as the table of modes has it.
+pub async fn modes_stand_together_as_the_table_says<S: Subject>(trial: Trial<S>) {
+    let other = trial.another_client().await;
+    let modes = trial.capabilities().modes;
+    for held in modes.iter() {
+        for asked in modes.iter() {
+            let name = trial.name(format_args!("{held}-{asked}"));
+            let first = trial.client().lock(&name).mode(held).ttl(Trial::<S>::LONG).acquire().await.unwrap();
+            let second = other.lock(&name).mode(asked).ttl(Trial::<S>::LONG).try_acquire().await.unwrap();
+            assert_eq!(second.is_some(), held.compatible_with(asked), "{asked} beside {held}");
+            if let Some(second) = second {
+                second.release().await.unwrap();
+            }
+            first.release().await.unwrap();
+            trial.assert_nothing_left(&name).await;
+        }
+    }
+}
+
+/// An exclusive request gets the lock when the last of the readers has left, not before.
+pub async fn a_writer_waits_for_all_readers<S: Subject>(trial: Trial<S>) {
+    if !trial.capabilities().modes.contains(Mode::SHARED) {
+        return;
+    }
+    let name = trial.name("readers");
+    let mut readers = Vec::new();
+    for _ in 0..3 {
+        readers.push(trial.client().lock(&name).shared().ttl(Trial::<S>::LONG).acquire().await.unwrap());
+    }
+    let last_token = readers.iter().filter_map(Guard::token).max();
+    let other = trial.another_client().await;
+    let writer = tokio::spawn({
+        let name = name.clone();
+        async move { other.lock(name).ttl(Trial::<S>::LONG).acquire().await.unwrap() }
+    });
+    trial.waiters(&name, 1).await;
+    while let Some(reader) = readers.pop() {
+        assert!(!writer.is_finished(), "the writer is in, and {} readers too", readers.len() + 1);
+        reader.release().await.unwrap();
+    }
+    let writer = soon("the writer gets in", writer).await.unwrap();
+    assert!(writer.token() > last_token || !trial.capabilities().fencing);
+    assert!(trial.client().lock(&name).shared().try_acquire().await.unwrap().is_none());
+    drop(writer);
+    eventually("readers get in again", async || {
+        trial.client().lock(&name).shared().try_acquire().await.unwrap().is_some()
+    })
+    .await;
+}

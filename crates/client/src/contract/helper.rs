@@ -1,0 +1,168 @@
+//! Another process with a client of its own: the test binary, run again. It can be killed, stopped and resumed.
+//!
+//! It reads a command from each line of its input and answers each with a line that starts with `@`, so that what a test
+//! harness prints is not taken for an answer.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::sync::mpsc;
+
+use super::trial::soon;
+use super::{Inside, Subject};
+use crate::{Client, Guard, Mode, OwnerId, Wait};
+
+const ADDRESS: &str = "TENURE_CONTRACT_HELPER";
+
+/// A helper process, as the case sees it. It is killed when this is dropped.
+pub struct Helper {
+    child: Child,
+    commands: ChildStdin,
+    answers: mpsc::UnboundedReceiver<String>,
+}
+
+impl Helper {
+    /// Starts the test binary again, with a client of the engine at that address. `module` is the module of the suite,
+    /// or one inside of it.
+    pub async fn start(module: &str, address: &str) -> Self {
+        // `crate::suite::area`: the helper is a test of the suite's own module, and tests are named without their crate.
+        let suite = module.split("::").nth(1).expect("the suite is in a module of its own");
+        let mut child = Command::new(std::env::current_exe().expect("a test binary knows its own path"))
+            .args([&format!("{suite}::helper_process"), "--exact", "--nocapture", "--test-threads=1"])
+            .env(ADDRESS, address)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the test binary can be run again");
+        let commands = child.stdin.take().expect("its input is piped");
+        let output = BufReader::new(child.stdout.take().expect("its output is piped"));
+        let (send, answers) = mpsc::unbounded_channel();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                // The harness may have begun the line.
+                if let Some((_, answer)) = line.split_once('@') {
+                    let _ = send.send(answer.to_owned());
+                }
+            }
+        });
+        let mut helper = Self { child, commands, answers };
+        assert_eq!(helper.answer().await, "ready");
+        helper
+    }
+
+    /// Gives a command.
+    pub fn tell(&mut self, command: &str) {
+        writeln!(self.commands, "{command}").expect("the helper reads its commands");
+    }
+
+    /// The answer to a command.
+    pub async fn answer(&mut self) -> String {
+        soon("the helper answers", self.answers.recv()).await.unwrap_or_else(|| "gone".to_owned())
+    }
+
+    /// Gives a command and waits for its answer.
+    pub async fn ask(&mut self, command: &str) -> String {
+        self.tell(command);
+        self.answer().await
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it as a crash does: at once, and without a word.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("one's own child can be killed");
+        self.child.wait().expect("one's own child can be waited for");
+    }
+
+    /// Stops it in its tracks.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a child has a pid");
+        kill_process(pid, signal).expect("one's own child can be signalled");
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the helper process does. Returns at once if this process is not one.
+pub fn run_helper<S: Subject>() {
+    let Ok(address) = std::env::var(ADDRESS) else { return };
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime can be built");
+    let client = runtime.block_on(S::connect(&address));
+    let mut guards = HashMap::new();
+    println!("\n@ready");
+    for command in std::io::stdin().lines().map_while(Result::ok) {
+        let words: Vec<&str> = command.split(' ').collect();
+        let answer = runtime.block_on(obey(&client, &mut guards, &words));
+        println!("@{}", answer.unwrap_or_else(|error| format!("error {error}")));
+    }
+    // Its parent is gone, or has no more commands.
+    std::process::exit(0);
+}
+
+async fn obey(
+    client: &Client,
+    guards: &mut HashMap<String, Guard>,
+    words: &[&str],
+) -> Result<String, Box<dyn std::error::Error>> {
+    let held = |name: &str| guards.get(name).ok_or("the helper does not hold that");
+    match *words {
+        ["acquire", name, mode, ttl_ms] => {
+            let request = client.lock(name).mode(mode.parse()?).ttl(Duration::from_millis(ttl_ms.parse()?));
+            let guard = request.label("helper").acquire().await?;
+            let token = guard.token().map_or(0, crate::FencingToken::get);
+            guards.insert(name.to_owned(), guard);
+            Ok(format!("got {token}"))
+        }
+        ["reenter", name, owner] => {
+            let owner: OwnerId = owner.parse()?;
+            let guard = client.owner_with_id(owner).lock(name).wait(Wait::Try).acquire().await?;
+            let token = guard.token().map_or(0, crate::FencingToken::get);
+            guards.insert(name.to_owned(), guard);
+            Ok(format!("got {token}"))
+        }
+        ["check", name] => Ok(match held(name)?.check() {
+            Ok(()) => "held".to_owned(),
+            Err(lost) => format!("lost {:?}", lost.reason),
+        }),
+        ["value", name, value] => {
+            held(name)?.set_value(value.as_bytes().to_vec()).await?;
+            Ok("written".to_owned())
+        }
+        ["release", name] => {
+            let guard = guards.remove(name).ok_or("the helper does not hold that")?;
+            Ok(format!("{:?}", guard.release().await?))
+        }
+        ["increment", name, folder, times] => {
+            let inside = Inside::new(folder.as_ref());
+            for done in 1..=times.parse::<usize>()? {
+                let guard = client.lock(name).mode(Mode::Ex).ttl(Duration::from_secs(20)).acquire().await?;
+                inside.increment()?;
+                // Told before the release, so that a killed one has at most one increment that nobody was told of.
+                println!("@done {done}");
+                guard.release().await?;
+            }
+            Ok("finished".to_owned())
+        }
+        _ => Err(format!("no such command: {words:?}").into()),
+    }
+}

@@ -1,0 +1,92 @@
+//! What a lock protects in these tests: a counter in a file that nothing else protects, and a mark that says who is
+//! inside.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// A critical section.
+pub struct Inside {
+    counter: PathBuf,
+    mark: PathBuf,
+}
+
+impl Inside {
+    /// The one in this folder.
+    pub fn new(folder: &Path) -> Self {
+        Self { counter: folder.join("counter"), mark: folder.join("inside") }
+    }
+
+    /// How often it was incremented.
+    pub fn count(&self) -> u64 {
+        let mut bytes = [0; 8];
+        File::open(&self.counter)
+            .and_then(|file| file.read_exact_at(&mut bytes, 0))
+            .map_or(0, |()| u64::from_le_bytes(bytes))
+    }
+
+    /// Enters, increments in two steps that lose an increment if anybody else is inside too, and leaves; who was inside
+    /// beside, if anybody.
+    pub fn increment(&self) -> Result<(), String> {
+        self.enter()?;
+        let before = self.count();
+        std::thread::yield_now();
+        OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&self.counter)
+            .and_then(|file| file.write_all_at(&(before + 1).to_le_bytes(), 0))
+            .map_err(|error| format!("the counter cannot be written: {error}"))?;
+        std::fs::remove_file(&self.mark).map_err(|error| format!("somebody removed the mark: {error}"))
+    }
+
+    fn enter(&self) -> Result<(), String> {
+        loop {
+            match OpenOptions::new().write(true).create_new(true).open(&self.mark) {
+                Ok(mut mark) => {
+                    let pid = std::process::id().to_string();
+                    return mark
+                        .write_all(pid.as_bytes())
+                        .map_err(|error| format!("the mark cannot be written: {error}"));
+                }
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => self.bury()?,
+                Err(error) => return Err(format!("the mark cannot be made: {error}")),
+            }
+        }
+    }
+
+    /// Somebody is inside. That is only right if it was killed there: then its mark stays, and it ends.
+    fn bury(&self) -> Result<(), String> {
+        for _ in 0..500 {
+            let Ok(text) = std::fs::read_to_string(&self.mark) else {
+                return Err("somebody was inside, and has just left".into());
+            };
+            // Killed before it wrote its pid, if it is empty: the parent counts those who were killed.
+            let Ok(pid) = text.parse::<u32>() else {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                continue;
+            };
+            if pid == std::process::id() {
+                return Err("another task of this process is inside".into());
+            }
+            if is_dead(pid) {
+                return std::fs::remove_file(&self.mark)
+                    .map_err(|error| format!("somebody buried it before: {error}"));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        if std::fs::read(&self.mark).is_ok_and(|text| text.is_empty()) {
+            return std::fs::remove_file(&self.mark)
+                .map_err(|error| format!("somebody buried it before: {error}"));
+        }
+        Err("somebody else is inside, and lives".into())
+    }
+}
+
+fn is_dead(pid: u32) -> bool {
+    // `pid (name) state …`: the name may hold anything, so the state is what follows the last parenthesis.
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .map_or(true, |stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])))
+}

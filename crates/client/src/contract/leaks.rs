@@ -1,0 +1,95 @@
+//! Whatever is dropped, cancelled or timed out leaves neither a lock nor a waiter behind.
+
+use std::time::Duration;
+
+use super::trial::soon;
+use super::{Subject, Trial, poll_times};
+use crate::{AcquireError, Wait};
+
+/// More await points than any acquire has before it waits for somebody else.
+const MANY: usize = 12;
+
+/// A free lock: the acquire is dropped after 0, 1, 2, … polls, until it is ready by itself.
+pub async fn a_dropped_acquire_leaves_nothing<S: Subject>(trial: Trial<S>) {
+    for polls in 0.. {
+        let name = trial.name(format_args!("free-{polls}"));
+        let acquire = trial.client().lock(&name).ttl(Trial::<S>::LONG).acquire();
+        let ready = poll_times(acquire, polls).await.is_some();
+        trial.assert_nothing_left(&name).await;
+        if ready {
+            assert!(polls > 0);
+            return;
+        }
+        assert!(polls < 1000, "an acquire of a free lock does not become ready");
+    }
+}
+
+/// A lock that somebody holds: the wait is dropped after 0, 1, 2, … polls.
+pub async fn a_dropped_wait_leaves_nothing<S: Subject>(trial: Trial<S>) {
+    for polls in 0..MANY {
+        let name = trial.name(format_args!("held-{polls}"));
+        let guard = trial.holder(&name).await;
+        let wait = trial.client().lock(&name).ttl(Trial::<S>::LONG).acquire();
+        assert!(poll_times(wait, polls).await.is_none(), "got in spite of its holder");
+        trial.waiters(&name, 0).await;
+        guard.release().await.unwrap();
+        trial.assert_nothing_left(&name).await;
+    }
+}
+
+/// The same, while the holder lets go: the grant and the drop race.
+pub async fn a_wait_dropped_at_the_grant_leaves_nothing<S: Subject>(trial: Trial<S>) {
+    for polls in 1..MANY {
+        let name = trial.name(format_args!("race-{polls}"));
+        let guard = trial.holder(&name).await;
+        let waiting = tokio::spawn({
+            let wait = trial.client().lock(&name).ttl(Trial::<S>::LONG).acquire();
+            async move { poll_times(wait, polls).await.map(drop) }
+        });
+        guard.release().await.unwrap();
+        waiting.await.unwrap();
+        trial.assert_nothing_left(&name).await;
+    }
+}
+
+/// A wait that times out says so, and leaves nothing.
+pub async fn a_timed_out_wait_leaves_nothing<S: Subject>(trial: Trial<S>) {
+    let name = trial.name("timeout");
+    let guard = trial.holder(&name).await;
+    for wait_ms in [1, 20, 200] {
+        let wait = Wait::For(Duration::from_millis(wait_ms));
+        let answer =
+            soon("the wait ends", trial.client().lock(&name).ttl(Trial::<S>::LONG).wait(wait).acquire())
+                .await;
+        assert!(matches!(answer, Err(AcquireError::TimedOut { .. })), "{answer:?}");
+        trial.waiters(&name, 0).await;
+    }
+    assert!(guard.check().is_ok());
+    guard.release().await.unwrap();
+    trial.assert_nothing_left(&name).await;
+}
+
+/// A release is dropped after 0, 1, 2, … polls, and goes on by itself.
+pub async fn a_dropped_release_releases<S: Subject>(trial: Trial<S>) {
+    for polls in 0..MANY {
+        let name = trial.name(format_args!("release-{polls}"));
+        let guard = trial.holder(&name).await;
+        let _ = poll_times(guard.release(), polls).await;
+        trial.assert_nothing_left(&name).await;
+    }
+}
+
+/// A guard that is dropped frees the lock, for those who wait too.
+pub async fn a_dropped_guard_releases<S: Subject>(trial: Trial<S>) {
+    let name = trial.name("guard");
+    let guard = trial.holder(&name).await;
+    let other = trial.another_client().await;
+    let waiting = tokio::spawn({
+        let name = name.clone();
+        async move { other.lock(name).ttl(Trial::<S>::LONG).acquire().await.unwrap() }
+    });
+    trial.waiters(&name, 1).await;
+    drop(guard);
+    drop(soon("the waiter gets it", waiting).await.unwrap());
+    trial.assert_nothing_left(&name).await;
+}

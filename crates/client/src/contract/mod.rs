@@ -1,0 +1,149 @@
+//! The contract suite: what every engine owes every caller, as tests.
+//!
+//! An engine is held to it by one line, in a test file of its own:
+//!
+//! ```
+//! use tenure::contract::Subject;
+//!
+//! struct Mine(tempfile::TempDir);
+//!
+//! impl Subject for Mine {
+//!     async fn start() -> Self {
+//!         Self(tempfile::tempdir().unwrap())
+//!     }
+//!
+//!     fn address(&self) -> String {
+//!         format!("file:{}", self.0.path().display())
+//!     }
+//!
+//!     async fn connect(address: &str) -> tenure::Client {
+//!         tenure::Client::connect(address).await.unwrap()
+//!     }
+//! }
+//!
+//! tenure::contract_suite!(my_engine, Mine);
+//! ```
+//!
+//! What the engine's [`Capabilities`](crate::Capabilities) declare is run; what they do not declare must
+//! answer `Unsupported`. Cases that need other processes run the test binary again, as a [helper](Helper).
+
+mod helper;
+mod inside;
+mod trial;
+
+pub mod belief;
+pub mod breaking;
+pub mod capabilities;
+pub mod conversion;
+pub mod crash;
+pub mod deadlock;
+pub mod exclusion;
+pub mod leaks;
+pub mod reentrance;
+pub mod release;
+pub mod runtime;
+pub mod sets;
+pub mod sight;
+pub mod values;
+
+use std::future::Future;
+
+pub use helper::{Helper, run_helper};
+pub use inside::Inside;
+pub use trial::{Trial, eventually, poll_times};
+
+use crate::Client;
+
+/// An engine under test.
+pub trait Subject: Send + Sync + 'static {
+    /// How many processes contend in the cases that count increments.
+    const PROCESSES: usize = 8;
+    /// How often each of them increments.
+    const INCREMENTS: usize = 50;
+
+    /// Starts the engine, or finds one that is shared. Every case asks for names of its own.
+    fn start() -> impl Future<Output = Self> + Send
+    where
+        Self: Sized;
+
+    /// What [`connect`](Subject::connect) needs to reach it, also from another process.
+    fn address(&self) -> String;
+
+    /// A new client of the engine at that address.
+    fn connect(address: &str) -> impl Future<Output = Client> + Send;
+}
+
+/// Runs one case. `module` is the module path of the generated tests, by which a helper process finds its way.
+pub fn check<S, C, F>(module: &'static str, case: C)
+where
+    S: Subject,
+    C: FnOnce(Trial<S>) -> F,
+    F: Future<Output = ()>,
+{
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime for the test can be built");
+    runtime.block_on(async { case(Trial::new(S::start().await, module).await).await });
+}
+
+/// Holds an engine to the contract: `contract_suite!(module_name, SubjectType);` makes a module of tests.
+#[macro_export]
+macro_rules! contract_suite {
+    ($module:ident, $subject:ty) => {
+        mod $module {
+            use super::*;
+
+            /// Not a case: what the test binary does when a case runs it as another process.
+            #[test]
+            fn helper_process() {
+                $crate::contract::run_helper::<$subject>();
+            }
+
+            $crate::contract_cases! { $subject;
+                belief: check_fails_from_the_deadline_on, a_renewed_lock_outlives_its_ttl, max_hold_ends_it,
+                    work_is_dropped_at_loss, a_stopped_process_does_not_believe_beyond_its_lease;
+                breaking: a_holder_that_is_asked_lets_go, a_forced_break_frees_at_once, a_free_lock_cannot_be_broken;
+                capabilities: what_is_not_declared_is_unsupported, a_weaker_engine_is_refused, fair_is_first_come_first_served,
+                    bad_input_is_told_from_a_busy_lock;
+                conversion: a_mode_goes_up_and_down, a_conversion_waits_for_others, a_dropped_conversion_restores_the_mode;
+                crash: a_killed_holder_frees_the_lock, a_killed_waiter_is_in_nobodys_way, tokens_rise_across_crashes;
+                deadlock: two_who_wait_for_each_other_are_told, no_deadlock_is_told_where_there_is_none;
+                exclusion: tasks_lose_no_increment, processes_lose_no_increment, killed_processes_lose_only_their_own_work,
+                    two_names_are_two_locks, modes_stand_together_as_the_table_says, a_writer_waits_for_all_readers;
+                leaks: a_dropped_acquire_leaves_nothing, a_dropped_wait_leaves_nothing, a_wait_dropped_at_the_grant_leaves_nothing,
+                    a_timed_out_wait_leaves_nothing, a_dropped_release_releases, a_dropped_guard_releases;
+                reentrance: the_same_owner_reenters, another_owner_does_not, what_is_not_covered_is_refused,
+                    tasks_of_one_owner_share_a_grant, an_owner_reenters_from_another_client, an_owner_reenters_from_another_process;
+                release: a_late_release_cannot_free_the_next_holder, a_late_renewal_cannot_revive_a_grant,
+                    the_same_request_twice_is_one_grant, closing_releases_everything, tokens_rise_from_grant_to_grant;
+                runtime: a_dead_application_runtime_loses_no_lock, an_acquire_on_a_dying_runtime_leaves_nothing,
+                    a_busy_runtime_loses_no_lock, the_blocking_api_does_the_same;
+                sets: all_or_nothing, opposite_orders_do_not_deadlock;
+                sight: holders_and_waiters_are_seen, a_list_is_by_prefix;
+                values: the_next_holder_finds_the_value, a_value_has_its_limits, a_late_write_changes_nothing,
+                    a_dead_writer_leaves_the_value_in_doubt;
+            }
+        }
+    };
+}
+
+/// One test for each case that is named.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! contract_cases {
+    ($subject:ty; $($area:ident: $($case:ident),+;)+) => {
+        $(
+            mod $area {
+                use super::*;
+                $(
+                    #[test]
+                    fn $case() {
+                        $crate::contract::check::<$subject, _, _>(module_path!(), $crate::contract::$area::$case);
+                    }
+                )+
+            }
+        )+
+    };
+}

@@ -1,0 +1,109 @@
+//! Only the same owner re-enters, and only where the held mode covers the asked one.
+
+use super::trial::soon;
+use super::{Subject, Trial};
+use crate::{AcquireError, Mode, OwnerId, Release, Wait};
+
+/// The same owner gets what it holds again, with the same token, and the last guard releases.
+pub async fn the_same_owner_reenters<S: Subject>(trial: Trial<S>) {
+    let name = trial.name("same");
+    let owner = trial.client().owner();
+    let outer = owner.lock(&name).ttl(Trial::<S>::LONG).acquire().await.unwrap();
+    let inner = owner.lock(&name).wait(Wait::Try).acquire().await.unwrap();
+    assert_eq!(outer.token(), inner.token());
+    assert_eq!(outer.release().await.unwrap(), Release::StillHeld);
+    assert!(inner.check().is_ok());
+    assert!(trial.is_busy(&name).await);
+    assert_eq!(inner.release().await.unwrap(), Release::Released);
+    trial.assert_nothing_left(&name).await;
+    // And once more, from the beginning.
+    drop(owner.lock(&name).acquire().await.unwrap());
+    trial.assert_nothing_left(&name).await;
+}
+
+/// Another owner waits, also in the same client.
+pub async fn another_owner_does_not<S: Subject>(trial: Trial<S>) {
+    let name = trial.name("another");
+    let _held = trial.client().owner().lock(&name).acquire().await.unwrap();
+    let other = trial.client().owner().lock(&name).try_acquire().await.unwrap();
+    assert!(other.is_none());
+    assert!(trial.is_busy(&name).await);
+}
+
+/// A reader that asks for more is told to convert, and keeps what it has.
+pub async fn what_is_not_covered_is_refused<S: Subject>(trial: Trial<S>) {
+    if !trial.capabilities().modes.contains(Mode::SHARED) {
+        return;
+    }
+    let name = trial.name("covered");
+    let owner = trial.client().owner();
+    let reader = owner.lock(&name).shared().acquire().await.unwrap();
+    let answer = owner.lock(&name).acquire().await;
+    let Err(error @ AcquireError::NotCovered { held: Mode::Pr, asked: Mode::Ex, .. }) = answer else {
+        panic!("{answer:?}")
+    };
+    assert!(error.to_string().contains("convert"), "{error}");
+    assert!(reader.check().is_ok());
+    reader.release().await.unwrap();
+    let writer = owner.lock(&name).acquire().await.unwrap();
+    assert!(owner.lock(&name).shared().try_acquire().await.unwrap().is_some(), "EX covers PR");
+    drop(writer);
+    trial.assert_nothing_left(&name).await;
+}
+
+/// Tasks that acquire through one owner at once share one grant.
+pub async fn tasks_of_one_owner_share_a_grant<S: Subject>(trial: Trial<S>) {
+    let name = trial.name("tasks");
+    let owner = trial.client().owner();
+    let acquire = || owner.lock(&name).ttl(Trial::<S>::LONG).acquire();
+    let (a, b, c) = soon("all get it", async { tokio::join!(acquire(), acquire(), acquire()) }).await;
+    let guards = [a.unwrap(), b.unwrap(), c.unwrap()];
+    assert!(guards.iter().all(|guard| guard.grant() == guards[0].grant()));
+    drop(guards);
+    trial.assert_nothing_left(&name).await;
+}
+
+/// An owner is the same in another client, where the engine has shared owners.
+pub async fn an_owner_reenters_from_another_client<S: Subject>(trial: Trial<S>) {
+    let name = trial.name("clients");
+    let here = trial.client().owner();
+    let there = trial.another_client().await.owner_with_id(here.id());
+    let first = here.lock(&name).ttl(Trial::<S>::LONG).acquire().await.unwrap();
+    let second = there.lock(&name).ttl(Trial::<S>::LONG).try_acquire().await.unwrap();
+    if !trial.capabilities().shared_owners {
+        assert!(second.is_none(), "owners are not declared to be shared");
+        return;
+    }
+    let second = second.expect("the same owner re-enters");
+    assert_eq!(first.token(), second.token());
+    // Whichever leaves first: the lock is held until both have left.
+    first.release().await.unwrap();
+    assert!(second.check().is_ok());
+    assert!(trial.is_busy(&name).await);
+    let third = here.lock(&name).try_acquire().await.unwrap().expect("the same owner re-enters");
+    second.release().await.unwrap();
+    assert!(trial.is_busy(&name).await);
+    third.release().await.unwrap();
+    trial.assert_nothing_left(&name).await;
+}
+
+/// And in another process; what a dead one held is free when all the others have left.
+pub async fn an_owner_reenters_from_another_process<S: Subject>(trial: Trial<S>) {
+    if !trial.reaches_processes() || !trial.capabilities().shared_owners {
+        return;
+    }
+    let name = trial.name("processes");
+    let owner = trial.client().owner();
+    let guard = owner.lock(&name).ttl(Trial::<S>::LONG).acquire().await.unwrap();
+    let mut helper = trial.helper().await;
+    let stranger = helper.ask(&format!("reenter {name} {}", OwnerId::random())).await;
+    assert!(stranger.starts_with("error"), "{stranger}");
+    let got = helper.ask(&format!("reenter {name} {}", owner.id())).await;
+    let token = guard.token().map_or(0, crate::FencingToken::get);
+    assert_eq!(got, format!("got {token}"));
+    guard.release().await.unwrap();
+    assert!(trial.is_busy(&name).await, "free, although the owner's other process holds it");
+    helper.kill();
+    drop(soon("the next one gets it", trial.client().lock(&name).acquire()).await.unwrap());
+    trial.assert_nothing_left(&name).await;
+}

@@ -1,0 +1,93 @@
+//! Release, renew and convert name the grant: nobody touches what is somebody else's. Tokens rise.
+
+use super::{Subject, Trial, eventually};
+use crate::engine::AcquireRequest;
+use crate::error::{ReleaseError, RenewError};
+use crate::{LockName, LostReason};
+
+/// A grant that ended: releasing it again, and again, leaves the next holder's lock alone.
+pub async fn a_late_release_cannot_free_the_next_holder<S: Subject>(trial: Trial<S>) {
+    let name = trial.name("late-release");
+    let engine = trial.client().engine().clone();
+    let request = AcquireRequest::new(LockName::parse(&name).unwrap());
+    let granted = engine.clone().acquire(request.clone()).await.unwrap();
+    let grant = request.granted(granted.token);
+    engine.clone().release(grant.clone()).await.unwrap();
+    let next = trial.holder(&name).await;
+    for _ in 0..2 {
+        let late = engine.clone().release(grant.clone()).await;
+        assert!(matches!(late, Err(ReleaseError::NotHeld(_))), "{late:?}");
+    }
+    assert!(trial.is_busy(&name).await, "the late release freed the next holder's lock");
+    assert!(next.check().is_ok());
+}
+
+/// A grant that ended is not renewed, and the next holder keeps the lock.
+pub async fn a_late_renewal_cannot_revive_a_grant<S: Subject>(trial: Trial<S>) {
+    let name = trial.name("late-renewal");
+    let engine = trial.client().engine().clone();
+    let request = AcquireRequest::new(LockName::parse(&name).unwrap());
+    let granted = engine.clone().acquire(request.clone()).await.unwrap();
+    let grant = request.granted(granted.token);
+    engine.clone().renew(grant.clone()).await.unwrap();
+    engine.clone().release(grant.clone()).await.unwrap();
+    let late = engine.clone().renew(grant.clone()).await;
+    assert!(matches!(late, Err(RenewError::Lost(_))), "{late:?}");
+    let next = trial.holder(&name).await;
+    let late = engine.clone().renew(grant).await;
+    assert!(matches!(late, Err(RenewError::Lost(_))), "{late:?}");
+    assert!(trial.is_busy(&name).await);
+    next.release().await.unwrap();
+    trial.assert_nothing_left(&name).await;
+}
+
+/// A request that is sent again, as after a lost answer, takes effect once.
+pub async fn the_same_request_twice_is_one_grant<S: Subject>(trial: Trial<S>) {
+    let name = trial.name("twice");
+    let engine = trial.client().engine().clone();
+    let request = AcquireRequest::new(LockName::parse(&name).unwrap());
+    let first = engine.clone().acquire(request.clone()).await.unwrap();
+    let again = engine.clone().acquire(request.clone()).await.unwrap();
+    assert_eq!(first.token, again.token);
+    engine.clone().release(request.granted(first.token)).await.unwrap();
+    trial.assert_nothing_left(&name).await;
+}
+
+/// Closing a client frees what it holds and ends what waits through it, and it says so when that is done.
+pub async fn closing_releases_everything<S: Subject>(trial: Trial<S>) {
+    let (held, waited_for) = (trial.name("held"), trial.name("waited-for"));
+    let client = trial.another_client().await;
+    let guard = client.lock(&held).ttl(Trial::<S>::LONG).acquire().await.unwrap();
+    let mine = trial.holder(&waited_for).await;
+    let waiting = tokio::spawn(client.lock(&waited_for).ttl(Trial::<S>::LONG).acquire());
+    trial.waiters(&waited_for, 1).await;
+    client.clone().close().await.unwrap();
+    assert!(!trial.is_busy(&held).await, "closed, and still held");
+    assert_eq!(guard.check().unwrap_err().reason, LostReason::Closed);
+    assert!(waiting.await.unwrap().is_err(), "closed, and still waiting");
+    assert!(client.lock(&held).acquire().await.is_err(), "closed, and still granting");
+    mine.release().await.unwrap();
+    trial.assert_nothing_left(&waited_for).await;
+}
+
+/// Every grant has a larger token than all before it, whoever gets it.
+pub async fn tokens_rise_from_grant_to_grant<S: Subject>(trial: Trial<S>) {
+    if !trial.capabilities().fencing {
+        return;
+    }
+    let name = trial.name("tokens");
+    let other = trial.another_client().await;
+    let mut last = None;
+    for turn in 0..20 {
+        let client = if turn % 2 == 0 { trial.client() } else { &other };
+        let guard = client.lock(&name).ttl(Trial::<S>::LONG).acquire().await.unwrap();
+        assert!(guard.token() > last, "{:?} after {last:?}", guard.token());
+        last = guard.token();
+        if turn % 3 == 0 {
+            drop(guard);
+            eventually("a dropped guard's lock is free", async || !trial.is_busy(&name).await).await;
+        } else {
+            guard.release().await.unwrap();
+        }
+    }
+}

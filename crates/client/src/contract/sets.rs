@@ -1,0 +1,47 @@
+//! Several locks, all or nothing.
+
+use std::time::Duration;
+
+use super::trial::soon;
+use super::{Subject, Trial};
+use crate::{AcquireError, Wait};
+
+/// If one of them is held by somebody else, none is got; if not, all are.
+pub async fn all_or_nothing<S: Subject>(trial: Trial<S>) {
+    let [a, b, c] = ["a", "b", "c"].map(|tag| trial.name(tag));
+    let held = trial.holder(&b).await;
+    let all = || trial.client().lock_all([&c, &a, &b]).ttl(Trial::<S>::LONG);
+    let tried = all().wait(Wait::Try).acquire().await;
+    assert!(matches!(tried, Err(AcquireError::Busy { .. })), "{tried:?}");
+    let waited = all().wait(Wait::For(Duration::from_millis(100))).acquire().await;
+    assert!(matches!(waited, Err(AcquireError::TimedOut { .. })), "{waited:?}");
+    trial.assert_nothing_left(&a).await;
+    trial.assert_nothing_left(&c).await;
+    held.release().await.unwrap();
+    let set = soon("all are got", all().acquire()).await.unwrap();
+    set.check().unwrap();
+    assert_eq!(set.iter().map(|guard| guard.name().as_str()).collect::<Vec<_>>(), [&a, &b, &c]);
+    assert!(set.get(&b).is_some() && set.get("d").is_none());
+    for name in [&a, &b, &c] {
+        assert!(trial.is_busy(name).await);
+    }
+    assert_eq!(set.release().await.unwrap().len(), 3);
+    for name in [&a, &b, &c] {
+        trial.assert_nothing_left(name).await;
+    }
+}
+
+/// Callers that name the same locks in opposite orders all get through.
+pub async fn opposite_orders_do_not_deadlock<S: Subject>(trial: Trial<S>) {
+    let [a, b] = ["left", "right"].map(|tag| trial.name(tag));
+    let other = trial.another_client().await;
+    let turns = |client: crate::Client, names: [String; 2]| async move {
+        for _ in 0..20 {
+            let set = client.lock_all(&names).ttl(Trial::<S>::LONG).acquire().await.unwrap();
+            set.release().await.unwrap();
+        }
+    };
+    let here = turns(trial.client().clone(), [a.clone(), b.clone()]);
+    let there = turns(other, [b, a]);
+    soon("both get through", async { tokio::join!(here, there) }).await;
+}

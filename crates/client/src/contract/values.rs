@@ -1,0 +1,101 @@
+//! The value stays with the resource, and only its holder writes it.
+
+use std::time::Duration;
+
+use super::trial::soon;
+use super::{Subject, Trial};
+use crate::capabilities::Expiry;
+use crate::engine::AcquireRequest;
+use crate::{LockName, Mode, Value, ValueError};
+
+/// What one holder wrote, the next finds, in every mode and through every client.
+pub async fn the_next_holder_finds_the_value<S: Subject>(trial: Trial<S>) {
+    if !trial.capabilities().value {
+        return;
+    }
+    let name = trial.name("next");
+    let first = trial.holder(&name).await;
+    assert_eq!(first.value(), Value::default());
+    first.set_value("checkpoint 7").await.unwrap();
+    assert_eq!(first.value().bytes, "checkpoint 7");
+    first.release().await.unwrap();
+    let other = trial.another_client().await;
+    for mode in trial.capabilities().modes.iter() {
+        let next = other.lock(&name).mode(mode).acquire().await.unwrap();
+        assert_eq!(next.value(), Value { bytes: "checkpoint 7".into(), in_doubt: false }, "{mode}");
+        next.release().await.unwrap();
+    }
+    let last = other.lock(&name).acquire().await.unwrap();
+    last.set_value(Vec::new()).await.unwrap();
+    last.release().await.unwrap();
+    assert_eq!(trial.holder(&name).await.value(), Value::default());
+}
+
+/// A value has at most 1 KiB, and readers do not write it.
+pub async fn a_value_has_its_limits<S: Subject>(trial: Trial<S>) {
+    if !trial.capabilities().value {
+        return;
+    }
+    let name = trial.name("limits");
+    let guard = trial.holder(&name).await;
+    let longest: Vec<u8> = (0..Value::MAX_BYTES).map(|byte| byte as u8).collect();
+    guard.set_value(longest.clone()).await.unwrap();
+    let longer = guard.set_value(vec![0; Value::MAX_BYTES + 1]).await;
+    assert!(matches!(longer, Err(ValueError::TooLong { .. })), "{longer:?}");
+    guard.release().await.unwrap();
+    for mode in trial.capabilities().modes.iter().filter(|mode| !mode.may_write()) {
+        let reader = trial.client().lock(&name).mode(mode).acquire().await.unwrap();
+        let answer = reader.set_value("mine").await;
+        assert!(matches!(answer, Err(ValueError::Mode { .. })), "{mode}: {answer:?}");
+        assert_eq!(reader.value().bytes, longest);
+        reader.release().await.unwrap();
+    }
+}
+
+/// A grant that ended writes nothing.
+pub async fn a_late_write_changes_nothing<S: Subject>(trial: Trial<S>) {
+    if !trial.capabilities().value {
+        return;
+    }
+    let name = trial.name("late");
+    let engine = trial.client().engine().clone();
+    let request = AcquireRequest::new(LockName::parse(&name).unwrap());
+    let granted = engine.clone().acquire(request.clone()).await.unwrap();
+    let grant = request.granted(granted.token);
+    engine.clone().set_value(grant.clone(), "in time".into()).await.unwrap();
+    engine.clone().release(grant.clone()).await.unwrap();
+    let next = trial.holder(&name).await;
+    let late = engine.set_value(grant, "too late".into()).await;
+    assert!(matches!(late, Err(ValueError::Lost(_))), "{late:?}");
+    next.release().await.unwrap();
+    assert_eq!(trial.holder(&name).await.value().bytes, "in time");
+}
+
+/// A writer that dies leaves its last value, in doubt until somebody writes again.
+pub async fn a_dead_writer_leaves_the_value_in_doubt<S: Subject>(trial: Trial<S>) {
+    if !trial.capabilities().value || !trial.reaches_processes() {
+        return;
+    }
+    let name = trial.name("doubt");
+    let ttl = match trial.capabilities().expiry {
+        Expiry::Lease => Duration::from_secs(3),
+        Expiry::Connection | Expiry::Kernel => Trial::<S>::LONG,
+    };
+    let mut helper = trial.helper().await;
+    let got = helper.ask(&format!("acquire {name} EX {}", ttl.as_millis())).await;
+    assert!(got.starts_with("got"), "{got}");
+    assert_eq!(helper.ask(&format!("value {name} half-done")).await, "written");
+    helper.kill();
+    let acquire = |mode| trial.client().lock(&name).mode(mode).acquire();
+    let in_doubt = Value { bytes: "half-done".into(), in_doubt: true };
+    // Also for the one after the next: who only looked has not resolved anything.
+    for _ in 0..2 {
+        let next = soon("the next one gets it", acquire(Mode::Ex)).await.unwrap();
+        assert_eq!(next.value(), in_doubt);
+        next.release().await.unwrap();
+    }
+    let next = acquire(Mode::Ex).await.unwrap();
+    next.set_value("done").await.unwrap();
+    next.release().await.unwrap();
+    assert_eq!(acquire(Mode::Ex).await.unwrap().value(), Value { bytes: "done".into(), in_doubt: false });
+}

@@ -1,0 +1,330 @@
+//! What an engine is: the recipe, and nothing else.
+//!
+//! The common layer above it validates, renews, keeps deadlines, re-enters within a client, releases in the
+//! background and reports. Three rules make that possible:
+//!
+//! - **An operation that has begun is finished.** Its future is never dropped half-way: when the caller goes
+//!   away, the future moves to the client's own thread with its `cancel` raised, and the engine ends it cleanly,
+//!   having undone what it had begun. So every future is `'static`, and an engine's timers and connections must
+//!   not need the caller's runtime: use [`EngineContext`].
+//! - **A grant is named by its [`GrantId`]**, which is drawn before the first request is sent. The same
+//!   request twice is one grant, and nobody can release what is not theirs.
+//! - **An engine answers in bounded time**: an acquire within its wait and the time limit of one request, all
+//!   others within that time limit.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use crate::capabilities::{Breaking, Capabilities};
+use crate::clock::{BootTime, Clock, SystemClock};
+use crate::error::{
+    AcquireError, BreakError, ConvertError, InspectError, LostReason, ReleaseError, RenewError, ValueError,
+};
+use crate::hold::Hold;
+use crate::ids::{GrantId, OwnerId};
+use crate::info::{LockInfo, Member};
+use crate::lease::{Term, Ttl};
+use crate::mode::Mode;
+use crate::name::LockName;
+use crate::shared::Shared;
+use crate::thread::ClientThread;
+use crate::token::FencingToken;
+use crate::value::Value;
+
+/// Where an engine lives: the client's own runtime, and its clock.
+#[derive(Clone, Debug)]
+pub struct EngineContext {
+    /// The runtime on the client's own thread. It has I/O, time and blocking threads, and outlives every operation.
+    pub runtime: Handle,
+    /// Where the time comes from.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl EngineContext {
+    pub(crate) fn of(thread: &ClientThread, clock: Option<Arc<dyn Clock>>) -> Self {
+        let runtime = thread.handle().runtime().clone();
+        let clock = clock.unwrap_or_else(|| Arc::new(SystemClock::on(runtime.clone())));
+        Self { runtime, clock }
+    }
+}
+
+/// What keeps the truth about locks.
+pub trait Engine: Send + Sync + fmt::Debug + 'static {
+    /// What it can do. Constant for one engine.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Gets the lock, or says why not; with an error, nothing is held and nobody waits. A grant whose id is
+    /// already held is answered with that grant. When `request.cancel` is raised, it gives up soon: a
+    /// waiter leaves its queue, and the answer is any error.
+    fn acquire(self: Arc<Self>, request: AcquireRequest)
+    -> BoxFuture<'static, Result<Granted, AcquireError>>;
+
+    /// Lengthens the grant's lease by the grant's ttl from now, or confirms that it stands where there is no lease.
+    fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>>;
+
+    /// Frees what this grant holds, and nothing else. Once freed, or if it was not held, the same call answers
+    /// [`ReleaseError::NotHeld`].
+    fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>>;
+
+    /// Changes the grant's mode. With an error, the old mode stands.
+    fn convert(self: Arc<Self>, conversion: Conversion) -> BoxFuture<'static, Result<Granted, ConvertError>> {
+        let _ = conversion;
+        let error = self.capabilities().unsupported("conversion of a held lock");
+        Box::pin(async { Err(error.into()) })
+    }
+
+    /// Writes the resource's value, if the grant still stands; durable when it answers.
+    fn set_value(self: Arc<Self>, grant: Grant, bytes: Bytes) -> BoxFuture<'static, Result<(), ValueError>> {
+        let _ = (grant, bytes);
+        let error = self.capabilities().unsupported("a value that stays with the lock");
+        Box::pin(async { Err(error.into()) })
+    }
+
+    /// Who holds a lock and who waits for it.
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<'static, Result<LockInfo, InspectError>>;
+
+    /// The locks whose names start with `prefix` and that are held or waited for, in the order of their names.
+    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<'static, Result<Vec<LockInfo>, InspectError>>;
+
+    /// Marks the present grants of a lock as broken and tells their holders, or frees them at once; answers with
+    /// those holders.
+    fn break_lock(
+        self: Arc<Self>,
+        name: LockName,
+        how: Break,
+    ) -> BoxFuture<'static, Result<Vec<Member>, BreakError>> {
+        let _ = (name, how);
+        debug_assert_eq!(
+            self.capabilities().breaking,
+            Breaking::None,
+            "an engine that breaks locks says how"
+        );
+        let error = self.capabilities().unsupported("to break a lock");
+        Box::pin(async { Err(error.into()) })
+    }
+
+    /// Lets go of connections. Called once, when every grant has been released or given up.
+    fn close(self: Arc<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async {})
+    }
+}
+
+/// What an engine is asked to grant.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AcquireRequest {
+    /// The grant's id.
+    pub grant: GrantId,
+    /// What is to be locked.
+    pub name: LockName,
+    /// How.
+    pub mode: Mode,
+    /// For whom.
+    pub owner: OwnerId,
+    /// Whether the owner may hold it already, through another client: then it re-enters, where the engine has
+    /// shared owners.
+    pub reenter: bool,
+    /// How long the grant lives without renewal.
+    pub ttl: Ttl,
+    /// How long to wait.
+    pub wait: WaitUntil,
+    /// What the caller calls itself.
+    pub label: Option<Arc<str>>,
+    /// Raised when nobody waits for the answer any more.
+    pub cancel: CancellationToken,
+    /// To be told when the engine learns by itself that the grant is lost.
+    pub loss: LossNotice,
+}
+
+impl AcquireRequest {
+    /// A request for an exclusive lock, by an owner of its own, that does not wait: for those who drive an engine
+    /// without a client.
+    pub fn new(name: LockName) -> Self {
+        Self {
+            grant: GrantId::random(),
+            name,
+            mode: Mode::Ex,
+            owner: OwnerId::random(),
+            reenter: false,
+            ttl: Ttl::DEFAULT,
+            wait: WaitUntil::Try,
+            label: None,
+            cancel: CancellationToken::new(),
+            loss: LossNotice::ignored(),
+        }
+    }
+
+    /// The grant that this asks for, once it has that token.
+    pub fn granted(&self, token: Option<FencingToken>) -> Grant {
+        Grant {
+            id: self.grant,
+            name: self.name.clone(),
+            owner: self.owner,
+            mode: self.mode,
+            token,
+            ttl: self.ttl,
+        }
+    }
+
+    /// The error for a wait that has ended without the lock.
+    pub fn not_got(&self) -> AcquireError {
+        match self.wait {
+            WaitUntil::Try => AcquireError::Busy { name: self.name.clone() },
+            WaitUntil::At { waited, .. } => AcquireError::TimedOut { name: self.name.clone(), waited },
+            WaitUntil::Forever => AcquireError::Engine(crate::error::EngineError::Closed),
+        }
+    }
+}
+
+/// How long a request waits, on the machine's own clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitUntil {
+    /// Not at all.
+    Try,
+    /// Until that instant.
+    At {
+        /// The instant.
+        at: BootTime,
+        /// The time that the caller gave, for the error's text.
+        waited: std::time::Duration,
+    },
+    /// Without a limit.
+    Forever,
+}
+
+impl WaitUntil {
+    /// Whether the wait is over.
+    pub fn is_over(self, now: BootTime) -> bool {
+        match self {
+            Self::Try => true,
+            Self::At { at, .. } => now >= at,
+            Self::Forever => false,
+        }
+    }
+
+    /// The earlier of its end and `at`.
+    pub fn or_at(self, other: BootTime) -> BootTime {
+        match self {
+            Self::At { at, .. } => at.min(other),
+            Self::Try | Self::Forever => other,
+        }
+    }
+}
+
+/// What an engine granted.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Granted {
+    /// The fencing token; that of the grant that was re-entered, if one was.
+    pub token: Option<FencingToken>,
+    /// The resource's value, as it was at the grant.
+    pub value: Value,
+    /// How long the grant lives if the engine hears nothing more.
+    pub term: Term,
+}
+
+impl Granted {
+    /// A grant with no value.
+    pub fn new(token: Option<FencingToken>, term: Term) -> Self {
+        Self { token, value: Value::default(), term }
+    }
+
+    /// The same, with the resource's value.
+    #[must_use]
+    pub fn with_value(self, value: Value) -> Self {
+        Self { value, ..self }
+    }
+}
+
+/// A grant, named to its engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Grant {
+    /// Which.
+    pub id: GrantId,
+    /// Of what.
+    pub name: LockName,
+    /// Whose.
+    pub owner: OwnerId,
+    /// How.
+    pub mode: Mode,
+    /// With which token.
+    pub token: Option<FencingToken>,
+    /// How long it lives without renewal.
+    pub ttl: Ttl,
+}
+
+/// A change of mode that an engine is asked for.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Conversion {
+    /// The grant, in its old mode.
+    pub grant: Grant,
+    /// The new mode.
+    pub to: Mode,
+    /// How long to wait.
+    pub wait: WaitUntil,
+    /// Raised when nobody waits for the answer any more.
+    pub cancel: CancellationToken,
+}
+
+impl Conversion {
+    pub(crate) const fn new(grant: Grant, to: Mode, wait: WaitUntil, cancel: CancellationToken) -> Self {
+        Self { grant, to, wait, cancel }
+    }
+
+    /// The error for a wait that has ended without the new mode.
+    pub fn not_got(&self) -> ConvertError {
+        let (name, to) = (self.grant.name.clone(), self.to);
+        match self.wait {
+            WaitUntil::Try => ConvertError::Busy { name, to },
+            WaitUntil::At { waited, .. } => ConvertError::TimedOut { name, to, waited },
+            WaitUntil::Forever => ConvertError::Engine(crate::error::EngineError::Closed),
+        }
+    }
+}
+
+/// How an operator breaks a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Break {
+    /// Mark the grant and tell its holder: the lock is free when the holder lets go or its lease ends.
+    Ask,
+    /// Free it at once. The holder may still believe that it holds: only fencing protects the data then.
+    Force,
+}
+
+/// How an engine says, by itself, that a grant is lost.
+#[derive(Clone)]
+pub struct LossNotice {
+    hold: Weak<Hold>,
+    shared: Weak<Shared>,
+}
+
+impl LossNotice {
+    pub(crate) fn new(hold: &Arc<Hold>, shared: &Arc<Shared>) -> Self {
+        Self { hold: Arc::downgrade(hold), shared: Arc::downgrade(shared) }
+    }
+
+    /// A notice that nobody reads: for those who drive an engine without a client.
+    pub fn ignored() -> Self {
+        Self { hold: Weak::new(), shared: Weak::new() }
+    }
+
+    /// Tells the holder. Never blocks; the first reason counts.
+    pub fn tell(&self, reason: LostReason) {
+        if let (Some(hold), Some(shared)) = (self.hold.upgrade(), self.shared.upgrade()) {
+            shared.lose(&hold, reason);
+        }
+    }
+}
+
+impl fmt::Debug for LossNotice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LossNotice")
+    }
+}

@@ -1,0 +1,383 @@
+//! `file:`, the engine that needs no server: locks between the processes of one host, in a directory.
+//!
+//! The lock is `flock(2)` on a file that is never renamed or unlinked, so the kernel frees it when its process dies,
+//! and at no other time. What must hold beside that:
+//!
+//! - **Who has the flock and sees no live holder beside itself holds.** The second half matters when an owner
+//!   re-entered from another process, or when somebody deleted the lock file under its holder.
+//! - **The token is synced before the grant is given out**, under the flock and the short lock.
+//! - A waiter tries the flock without blocking, since a wait in the kernel could not be cancelled; it is woken by
+//!   inotify, and polls as the backstop.
+
+mod attempt;
+mod layout;
+mod member;
+mod resource;
+mod state;
+mod watch;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+
+use self::attempt::{Attempt, Held, Outcome};
+use self::member::Role;
+use self::resource::Resource;
+use self::state::StateError;
+use self::watch::{Interest, Subscription, Watcher};
+use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
+use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted};
+use crate::error::{
+    AcquireError, BreakError, ConnectError, EngineError, InspectError, Lost, LostReason, ReleaseError,
+    RenewError, ValueError,
+};
+use crate::ids::GrantId;
+use crate::info::{LockInfo, Member};
+use crate::lease::Term;
+use crate::mode::{Mode, ModeSet};
+use crate::name::LockName;
+use crate::random;
+use crate::token::FencingToken;
+use crate::url::EngineUrl;
+
+/// The engine `file:`.
+#[derive(Debug)]
+pub struct FileEngine {
+    directory: PathBuf,
+    host: String,
+    capabilities: Capabilities,
+    context: EngineContext,
+    held: Mutex<HashMap<GrantId, Arc<Held>>>,
+    /// Begun with the first lock; `None` if there is no inotify to be had.
+    watcher: OnceLock<Option<Arc<Watcher>>>,
+}
+
+/// Between two looks at a lock that nothing was heard of: first this, then ever longer.
+const FIRST_POLL: Duration = Duration::from_millis(2);
+const LONGEST_POLL: Duration = Duration::from_millis(500);
+
+impl FileEngine {
+    pub(crate) fn open_url(
+        url: &EngineUrl<'_>,
+        context: EngineContext,
+    ) -> Result<Arc<dyn Engine>, ConnectError> {
+        Ok(Self::open(layout::directory(url)?, context)?)
+    }
+
+    /// An engine on this directory, which is created if it is not there.
+    pub fn open(directory: PathBuf, context: EngineContext) -> Result<Arc<Self>, EngineError> {
+        std::fs::create_dir_all(&directory).map_err(|error| failed(&directory, error))?;
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let capabilities = Capabilities {
+            modes: ModeSet::of(&[Mode::Pr, Mode::Ex]),
+            value: true,
+            fencing: true,
+            shared_owners: true,
+            visible_waiters: true,
+            breaking: Breaking::Ask,
+            expiry: Expiry::Kernel,
+            waking: Waking::All,
+            reach: Reach::Host,
+            ..Capabilities::minimal("file", "flock")
+        };
+        Ok(Arc::new(Self {
+            directory,
+            host,
+            capabilities,
+            context,
+            held: Mutex::default(),
+            watcher: OnceLock::new(),
+        }))
+    }
+
+    fn resource(&self, name: &LockName) -> Resource {
+        Resource { name: name.clone(), folder: layout::folder(&self.directory, name) }
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<GrantId, Arc<Held>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watcher(self: &Arc<Self>) -> Option<&Arc<Watcher>> {
+        let start = || {
+            let engine: Weak<Self> = Arc::downgrade(self);
+            let meddled = move |lock: &Path| {
+                if let Some(engine) = engine.upgrade() {
+                    engine.confirm_at(lock);
+                }
+            };
+            Watcher::start(&self.context.runtime, meddled)
+                .inspect_err(|error| tracing::warn!(%error, "no inotify: waiting for locks polls"))
+                .ok()
+        };
+        self.watcher.get_or_init(start).as_ref()
+    }
+
+    fn subscribe(self: &Arc<Self>, resource: &Resource, interest: Interest) -> Option<Subscription> {
+        self.watcher()?.subscribe(&resource.lock_path(), interest)
+    }
+
+    /// Somebody meddled with this lock file: holders are told at once if that cost them the lock.
+    fn confirm_at(&self, lock: &Path) {
+        let held: Vec<_> =
+            self.held().values().filter(|held| held.resource.lock_path() == lock).cloned().collect();
+        for held in held {
+            if let Ok(Err(reason)) = held.confirm() {
+                held.loss.tell(reason);
+            }
+        }
+    }
+
+    /// Runs what may wait for the disk where it holds nobody up.
+    async fn on_disk<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, EngineError> {
+        match self.context.runtime.spawn_blocking(work).await {
+            Ok(result) => Ok(result),
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(EngineError::Closed),
+            },
+        }
+    }
+
+    async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
+        if let Some(held) = self.held().get(&request.grant) {
+            return Ok(held.granted());
+        }
+        let resource = self.resource(&request.name);
+        let clock = self.context.clock.clone();
+        let mut attempt = Attempt::new(resource, request.clone(), self.host.clone(), clock.clone());
+        let mut changes: Option<Subscription> = None;
+        let mut poll = FIRST_POLL;
+        loop {
+            let (returned, outcome) = self.on_disk(move || attempt.run()).await?;
+            attempt = returned;
+            match outcome? {
+                Outcome::Held(held) => return Ok(self.keep(held)),
+                Outcome::Busy => {}
+                // What was watched is gone; what is there now is watched before it is tried.
+                Outcome::Replaced => {
+                    changes = None;
+                    continue;
+                }
+            }
+            loop {
+                let now = clock.now();
+                if request.wait.is_over(now) {
+                    return Err(request.not_got());
+                }
+                if changes.is_none() && self.watcher().is_some() {
+                    // Nothing may have been heard of a release between the attempt and this: look once more.
+                    changes = self.subscribe(attempt.resource(), Interest::Freed);
+                    break;
+                }
+                let heard = async {
+                    match &mut changes {
+                        Some(changes) => changes.changed().await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    () = request.cancel.cancelled() => return Err(EngineError::Closed.into()),
+                    () = heard => poll = FIRST_POLL,
+                    () = clock.sleep_until(request.wait.or_at(now + random::jittered(poll))) => {
+                        poll = (poll * 2).min(LONGEST_POLL);
+                    }
+                }
+                // Without leaving the thread, since most of those who are woken are not the one who gets it.
+                if attempt.is_worthwhile() {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn keep(self: &Arc<Self>, mut held: Held) -> Granted {
+        held.watch = self.subscribe(&held.resource, Interest::Tampered);
+        let granted = held.granted();
+        self.held().insert(held.grant, Arc::new(held));
+        granted
+    }
+
+    fn look_at(name: LockName, folder: &Path, directory: &Path) -> Result<LockInfo, EngineError> {
+        let mut info = LockInfo::free(name);
+        match Resource::peek(folder) {
+            Ok(Some((_, state))) => {
+                info.last_token = Some(FencingToken::new(state.token));
+                info.value = state.value;
+            }
+            Ok(None) => return Ok(info),
+            Err(error) => return Err(state_failed(folder, error)),
+        }
+        let found = member::find(folder).map_err(|error| failed(directory, error))?;
+        let (waiters, holders): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|found| found.role == Role::Waiter);
+        info.holders = holders.into_iter().filter_map(member::Found::member).collect();
+        info.waiters = waiters.into_iter().filter_map(member::Found::member).collect();
+        Ok(info)
+    }
+}
+
+impl Engine for FileEngine {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn acquire(
+        self: Arc<Self>,
+        request: AcquireRequest,
+    ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
+        Box::pin(self.wait_for(request))
+    }
+
+    fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>> {
+        Box::pin(async move {
+            let held = self.held().get(&grant.id).cloned().ok_or(RenewError::Lost(LostReason::Forgotten))?;
+            let directory = self.directory.clone();
+            match self.on_disk(move || held.confirm()).await? {
+                Ok(Ok(())) => Ok(Term::Open),
+                Ok(Err(reason)) => Err(RenewError::Lost(reason)),
+                Err(error) => Err(failed(&directory, error).into()),
+            }
+        })
+    }
+
+    fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>> {
+        Box::pin(async move {
+            let held = self.held().remove(&grant.id).ok_or(ReleaseError::NotHeld(LostReason::Forgotten))?;
+            match self.on_disk(move || held.release()).await? {
+                Ok(()) => Ok(()),
+                Err(reason) => Err(ReleaseError::NotHeld(reason)),
+            }
+        })
+    }
+
+    fn set_value(self: Arc<Self>, grant: Grant, bytes: Bytes) -> BoxFuture<'static, Result<(), ValueError>> {
+        Box::pin(async move {
+            let lost = |reason| Lost { name: grant.name.clone(), reason };
+            let held = self.held().get(&grant.id).cloned().ok_or_else(|| lost(LostReason::Forgotten))?;
+            let now = self.context.clock.wall();
+            match self.on_disk(move || held.write(bytes, now)).await? {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(reason)) => Err(lost(reason).into()),
+                Err(error) => Err(state_failed(&self.resource(&grant.name).folder, error).into()),
+            }
+        })
+    }
+
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<'static, Result<LockInfo, InspectError>> {
+        Box::pin(async move {
+            let folder = self.resource(&name).folder;
+            let directory = self.directory.clone();
+            Ok(self.on_disk(move || Self::look_at(name, &folder, &directory)).await??)
+        })
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<'static, Result<Vec<LockInfo>, InspectError>> {
+        Box::pin(async move {
+            let directory = self.directory.clone();
+            let look = move || {
+                let mut infos = Vec::new();
+                for entry in std::fs::read_dir(&directory).map_err(|error| failed(&directory, error))? {
+                    let folder = entry.map_err(|error| failed(&directory, error))?.path();
+                    // What is not a resource's folder, and a resource whose state is damaged, are not listed.
+                    let Ok(Some((name, _))) = Resource::peek(&folder) else {
+                        continue;
+                    };
+                    if let (true, Ok(name)) = (name.starts_with(&prefix), LockName::parse(&name)) {
+                        infos.push(Self::look_at(name, &folder, &directory)?);
+                    }
+                }
+                infos.retain(|info| !(info.holders.is_empty() && info.waiters.is_empty()));
+                infos.sort_by(|a, b| a.name.cmp(&b.name));
+                Ok(infos)
+            };
+            self.on_disk(look).await?.map_err(InspectError::Engine)
+        })
+    }
+
+    fn break_lock(
+        self: Arc<Self>,
+        name: LockName,
+        how: Break,
+    ) -> BoxFuture<'static, Result<Vec<Member>, BreakError>> {
+        Box::pin(async move {
+            let info = self.clone().inspect(name.clone()).await.map_err(|error| match error {
+                InspectError::Engine(error) => BreakError::Engine(error),
+                InspectError::Name(error) => BreakError::Name(error),
+            })?;
+            let holders: Vec<_> = info.present_holders().cloned().collect();
+            if holders.is_empty() {
+                return Err(BreakError::NotHeld { name });
+            }
+            if how == Break::Force {
+                let pids: Vec<_> =
+                    holders.iter().filter_map(|holder| holder.pid).map(|pid| pid.to_string()).collect();
+                let advice = format!(
+                    "the kernel frees it when the process ends; ask it to let go (without force), or end process {}",
+                    pids.join(", ")
+                );
+                return Err(BreakError::HolderKeepsIt { name, holders, advice });
+            }
+            let resource = self.resource(&name);
+            let (grants, now) =
+                (holders.iter().map(|holder| holder.grant).collect::<Vec<_>>(), self.context.clock.wall());
+            let directory = self.directory.clone();
+            let mark = move || -> io::Result<()> {
+                for grant in grants {
+                    std::fs::write(member::break_mark(&resource.folder, grant), [])?;
+                }
+                resource.open_lock()?.poke(now)
+            };
+            self.on_disk(mark).await?.map_err(|error| failed(&directory, error))?;
+            Ok(holders)
+        })
+    }
+}
+
+/// What the system's error means for the user.
+fn failed(path: &Path, error: io::Error) -> EngineError {
+    let engine = "file";
+    let path = path.display();
+    let refused = |advice: &str| (true, format!("{path}: {error}; {advice}"));
+    let (is_refusal, message) = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            refused("make the directory writable for this user, or name another one as in file:/path")
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            refused("name a directory on a file system that is writable, as in file:/path")
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => refused("free some space there"),
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            refused("name a directory, as in file:/path")
+        }
+        _ => (false, format!("{path}: {error}")),
+    };
+    let cause = Some(error.into());
+    if is_refusal {
+        EngineError::Refused { engine, message, cause }
+    } else {
+        EngineError::Unreachable { engine, message, cause }
+    }
+}
+
+fn state_failed(folder: &Path, error: StateError) -> EngineError {
+    match error {
+        StateError::Io(error) => failed(folder, error),
+        StateError::Damaged(what) => EngineError::Damaged {
+            engine: "file",
+            message: format!(
+                "{}: {what}; restore the file `state` there, or, when nobody holds the lock, delete the folder: \
+                 its value is lost then, and tokens go on from the date, above all earlier ones",
+                folder.display()
+            ),
+        },
+    }
+}

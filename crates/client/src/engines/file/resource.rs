@@ -1,0 +1,177 @@
+//! A resource's folder, and the two locks in it: the lock itself, and a short one around changes of the state.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use super::state::{State, StateError};
+use crate::mode::Mode;
+use crate::name::LockName;
+
+/// A resource, by its folder.
+#[derive(Clone, Debug)]
+pub(super) struct Resource {
+    pub(super) name: LockName,
+    pub(super) folder: PathBuf,
+}
+
+impl Resource {
+    pub(super) fn lock_path(&self) -> PathBuf {
+        self.folder.join("lock")
+    }
+
+    /// Opens the lock's file, with a descriptor of its own. Makes it and the folder if they are not there.
+    pub(super) fn open_lock(&self) -> io::Result<LockFile> {
+        let open =
+            || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(self.lock_path());
+        let file = match open() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make_folder(&self.folder)?;
+                open()?
+            }
+            opened => opened?,
+        };
+        Ok(LockFile { file, locked: false })
+    }
+
+    /// Whether this is the file that others will open: it is not, if somebody deleted or replaced it.
+    pub(super) fn is_current(&self, lock: &LockFile) -> io::Result<bool> {
+        let ours = lock.file.metadata()?;
+        match std::fs::metadata(self.lock_path()) {
+            Ok(theirs) => Ok((ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Locks the folder, for a change of the state or a look at the members that must not change meanwhile.
+    pub(super) fn short_lock(&self) -> io::Result<ShortLock> {
+        let folder = File::open(&self.folder)?;
+        let mut pause = Duration::from_micros(100);
+        let mut waited = Duration::ZERO;
+        // Not a wait in the kernel: the one who has it may be stopped, and this thread would be stopped with it.
+        while let Err(error) = rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            if error != Errno::WOULDBLOCK {
+                return Err(error.into());
+            }
+            if waited > ShortLock::LIMIT {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "somebody else is changing it and does not end; is it stopped?",
+                ));
+            }
+            std::thread::sleep(pause);
+            waited += pause;
+            pause = (pause * 2).min(Duration::from_millis(5));
+        }
+        Ok(ShortLock { _folder: folder })
+    }
+
+    /// Opens and reads the state, under the short lock. Makes it if it is not there.
+    pub(super) fn state(&self, _under: &ShortLock, now: SystemTime) -> Result<(File, State), StateError> {
+        match OpenOptions::new().read(true).write(true).open(self.folder.join("state")) {
+            Ok(file) => {
+                let state = State::read(&file, &self.name)?;
+                Ok((file, state))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let state = State::first(now);
+                Ok((state.create(&self.folder, &self.name)?, state))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The state as it is, without a lock and without making one.
+    pub(super) fn peek(folder: &Path) -> Result<Option<(String, State)>, StateError> {
+        match File::open(folder.join("state")) {
+            Ok(file) => State::read_any(&file).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn make_folder(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().create(folder) {
+        // Somebody else was faster.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        // The whole directory was removed.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            DirBuilder::new().recursive(true).create(folder)
+        }
+        made => made,
+    }
+}
+
+/// Held while the state is read, changed and synced. Let go of when it is dropped.
+#[derive(Debug)]
+pub(super) struct ShortLock {
+    _folder: File,
+}
+
+impl ShortLock {
+    /// Far longer than a sync takes.
+    const LIMIT: Duration = Duration::from_secs(10);
+}
+
+/// One acquire's own descriptor of the lock file.
+#[derive(Debug)]
+pub(super) struct LockFile {
+    file: File,
+    locked: bool,
+}
+
+impl LockFile {
+    /// Takes the lock if it is free. Never blocks.
+    pub(super) fn try_lock(&mut self, mode: Mode) -> io::Result<bool> {
+        if !self.locked {
+            let how = match mode {
+                Mode::Ex => FlockOperation::NonBlockingLockExclusive,
+                _ => FlockOperation::NonBlockingLockShared,
+            };
+            match rustix::fs::flock(&self.file, how) {
+                Ok(()) => self.locked = true,
+                Err(Errno::WOULDBLOCK) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(self.locked)
+    }
+
+    pub(super) fn unlock(&mut self) -> io::Result<()> {
+        self.locked = false;
+        Ok(rustix::fs::flock(&self.file, FlockOperation::Unlock)?)
+    }
+
+    /// Writes down that the grant with this token ended well. Not synced: if it is lost, the value counts as in doubt.
+    pub(super) fn mark_ended(&self, token: u64) {
+        let _ = self.file.write_all_at(&token.to_le_bytes(), 0);
+    }
+
+    /// The token of the last grant that ended well.
+    pub(super) fn last_ended(&self) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.file.read_exact_at(&mut bytes, 0).ok().map(|()| u64::from_le_bytes(bytes))
+    }
+
+    /// Makes those look who watch the file.
+    pub(super) fn poke(&self, now: SystemTime) -> io::Result<()> {
+        self.file.set_modified(now)
+    }
+}
+
+impl Drop for LockFile {
+    /// Unlocks before it is closed: others are woken by the close, and a child that was just forked may still have the
+    /// descriptor.
+    fn drop(&mut self) {
+        if self.locked {
+            let _ = self.unlock();
+        }
+    }
+}

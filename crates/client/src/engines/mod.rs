@@ -1,0 +1,20 @@
+//! The engines, one module each, and how a URL picks one.
+
+use std::sync::Arc;
+
+use crate::engine::{Engine, EngineContext};
+use crate::error::ConnectError;
+use crate::url::{EngineUrl, UrlError};
+
+pub mod file;
+
+/// The schemes that [`open`] knows.
+pub(crate) const SCHEMES: &[&str] = &["file:"];
+
+pub(crate) async fn open(url: &str, context: EngineContext) -> Result<Arc<dyn Engine>, ConnectError> {
+    let parsed = EngineUrl::parse(url)?;
+    match parsed.scheme {
+        "file" => Ok(file::FileEngine::open_url(&parsed, context)?),
+        scheme => Err(UrlError::UnknownEngine { scheme: scheme.to_owned() }.into()),
+    }
+}

@@ -1,0 +1,335 @@
+//! One error enum for each operation. Each says what happened, to which resource, and what the reader can do.
+
+use std::time::Duration;
+
+use crate::capabilities::Unsupported;
+use crate::info::Member;
+use crate::lease::TtlError;
+use crate::mode::Mode;
+use crate::name::{LockName, NameError};
+use crate::url::UrlError;
+
+/// The cause behind an error of an engine.
+pub type Cause = Box<dyn std::error::Error + Send + Sync + 'static>;
+
+/// What can go wrong at an engine whatever it is asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// Nobody answered, or not in time. The same request may succeed later.
+    #[error("{engine} cannot be reached: {message}")]
+    Unreachable {
+        /// The engine.
+        engine: &'static str,
+        /// Where, what was tried, and what to look at.
+        message: String,
+        /// What the system said.
+        #[source]
+        cause: Option<Cause>,
+    },
+    /// The engine answered, and said no: a login, a permission, a full disk, a limit.
+    #[error("{engine} refused: {message}")]
+    Refused {
+        /// The engine.
+        engine: &'static str,
+        /// Why, and what to change.
+        message: String,
+        /// What the system said.
+        #[source]
+        cause: Option<Cause>,
+    },
+    /// What the engine has stored cannot be right. It does not guess.
+    #[error("{engine} found damage: {message}")]
+    Damaged {
+        /// The engine.
+        engine: &'static str,
+        /// Where, and how to get out of it.
+        message: String,
+    },
+    /// The engine does not do this.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// The client was closed.
+    #[error("the client was closed: connect another one")]
+    Closed,
+}
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The URL is not one that names an engine.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    /// The engine could not be opened.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The client's own thread could not be started.
+    #[error("could not start the client's thread: raise the limit on threads or open files")]
+    Thread(#[source] std::io::Error),
+}
+
+/// Why a lock was not acquired. In every case nothing is held and nobody waits.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// The name is not one.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The ttl is not one.
+    #[error(transparent)]
+    Ttl(#[from] TtlError),
+    /// Somebody else holds it, and the request was not to wait.
+    #[error("`{name}` is held by somebody else: wait for it, or see who with `inspect`")]
+    Busy {
+        /// The resource.
+        name: LockName,
+    },
+    /// It was not free in the time that the request was to wait.
+    #[error(
+        "`{name}` did not become free within {waited:?}: wait longer, or see who holds it with `inspect`"
+    )]
+    TimedOut {
+        /// The resource.
+        name: LockName,
+        /// How long the request was to wait.
+        waited: Duration,
+    },
+    /// Waiting would never end, because those waited for wait for this request.
+    #[error("deadlock on `{name}`: {}; release something that the others wait for, and try again", cycle_text(.cycle))]
+    Deadlock {
+        /// The resource.
+        name: LockName,
+        /// The whole cycle, each member waiting for the next and the last for the first.
+        cycle: Vec<CycleMember>,
+    },
+    /// This owner holds it already, in a mode that does not cover the one asked for.
+    #[error(
+        "this owner holds `{name}` in mode {held}, which does not cover {asked}: use `convert` on the guard"
+    )]
+    NotCovered {
+        /// The resource.
+        name: LockName,
+        /// The mode that is held.
+        held: Mode,
+        /// The mode that was asked for.
+        asked: Mode,
+    },
+    /// It was granted, but the lease was over before the answer came.
+    #[error(
+        "`{name}` was granted too late to be used: the engine takes longer to answer than the ttl of {ttl:?} allows; use a longer one"
+    )]
+    Lapsed {
+        /// The resource.
+        name: LockName,
+        /// The ttl of the request.
+        ttl: Duration,
+    },
+    /// The engine failed, or does not do this.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// One request of a deadlock's cycle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CycleMember {
+    /// What it waits for.
+    pub name: LockName,
+    /// Who waits, in which mode, and what it called itself.
+    pub member: Member,
+    /// Its place in the resource's queue, from 0.
+    pub place: usize,
+}
+
+fn cycle_text(cycle: &[CycleMember]) -> String {
+    let one = |m: &CycleMember| {
+        let who = m.member.label.clone().unwrap_or_else(|| m.member.owner.to_string());
+        format!("{who} waits for {} `{}` (place {})", m.member.mode, m.name, m.place)
+    };
+    cycle.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// Why a lock is no longer held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// Its lease ran out, because it was not to be renewed or could not be.
+    #[error("its lease ran out")]
+    Expired,
+    /// It was held for as long as `max_hold` allowed.
+    #[error("it was held for as long as max_hold allowed")]
+    MaxHold,
+    /// An operator broke it.
+    #[error("an operator broke it")]
+    Broken,
+    /// The engine does not know the grant any more: it was freed, or what kept it was deleted or forgotten.
+    #[error("the engine no longer knows the grant")]
+    Forgotten,
+    /// The connection or session that carried it ended.
+    #[error("the connection or session that carried it ended")]
+    Disconnected,
+    /// The client was closed.
+    #[error("the client was closed")]
+    Closed,
+}
+
+/// The lock is no longer held: stop, and change nothing that it protects.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the lock on `{name}` is lost: {reason}")]
+pub struct Lost {
+    /// The resource.
+    pub name: LockName,
+    /// Why.
+    pub reason: LostReason,
+}
+
+/// Why an engine did not renew a grant.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RenewError {
+    /// There is nothing to renew.
+    #[error("the grant is lost: {0}")]
+    Lost(LostReason),
+    /// The engine failed: whether the grant stands is not known.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// Why a grant's mode was not changed. The old mode stands, except with `Lost`.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConvertError {
+    /// The lock is no longer held at all.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// Others hold modes that conflict, and the request was not to wait.
+    #[error("`{name}` cannot be converted to {to} now: others hold it in conflicting modes")]
+    Busy {
+        /// The resource.
+        name: LockName,
+        /// The mode that was asked for.
+        to: Mode,
+    },
+    /// It did not become possible in time.
+    #[error("`{name}` could not be converted to {to} within {waited:?}")]
+    TimedOut {
+        /// The resource.
+        name: LockName,
+        /// The mode that was asked for.
+        to: Mode,
+        /// How long the request was to wait.
+        waited: Duration,
+    },
+    /// Waiting would never end.
+    #[error("deadlock on `{name}`: {}; release something that the others wait for, and try again", cycle_text(.cycle))]
+    Deadlock {
+        /// The resource.
+        name: LockName,
+        /// The whole cycle.
+        cycle: Vec<CycleMember>,
+    },
+    /// The engine failed, or does not convert.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// Why a release did not do what it should.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// There was nothing to release: the grant had ended before, for this reason. Nobody else's lock was touched.
+    #[error("there was nothing to release: {0}")]
+    NotHeld(LostReason),
+    /// The engine failed. The client goes on trying in the background; at the latest the lock is free when its lease
+    /// or connection ends.
+    #[error("the release is not confirmed: {0}; it goes on in the background")]
+    Engine(#[from] EngineError),
+}
+
+/// Why a value was not written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ValueError {
+    /// The value is too long.
+    #[error("a lock's value has at most {max} bytes, and this one has {bytes}: store it elsewhere, and its address here", max = crate::Value::MAX_BYTES)]
+    TooLong {
+        /// How many bytes it has.
+        bytes: usize,
+    },
+    /// The mode does not allow to write.
+    #[error("the value of `{name}` is written by a holder of PW or EX, and this one holds {held}")]
+    Mode {
+        /// The resource.
+        name: LockName,
+        /// The mode that is held.
+        held: Mode,
+    },
+    /// The lock is no longer held: nothing was written.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// The engine failed, or keeps no values.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// Why nothing can be seen of a lock.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InspectError {
+    /// The name is not one.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// Why a lock was not broken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BreakError {
+    /// The name is not one.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// Nobody holds it.
+    #[error("`{name}` is not held by anybody")]
+    NotHeld {
+        /// The resource.
+        name: LockName,
+    },
+    /// The engine cannot take a lock from a holder that does not let go; these hold it.
+    #[error("`{name}` cannot be taken from its holder: {advice}")]
+    HolderKeepsIt {
+        /// The resource.
+        name: LockName,
+        /// Who holds it.
+        holders: Vec<Member>,
+        /// What to do instead.
+        advice: String,
+    },
+    /// The engine failed, or cannot break locks.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// What a closed client could not confirm.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{unconfirmed} release(s) are not confirmed: those locks are free when their leases or connections end"
+)]
+pub struct CloseError {
+    /// How many releases are still open.
+    pub unconfirmed: usize,
+}
+
+/// `Unsupported` is an engine's answer to every operation, so it converts into every operation's error.
+macro_rules! unsupported_into {
+    ($($error:ident),*) => {$(
+        impl From<Unsupported> for $error {
+            fn from(unsupported: Unsupported) -> Self {
+                Self::Engine(EngineError::Unsupported(unsupported))
+            }
+        }
+    )*};
+}
+unsupported_into!(AcquireError, ConvertError, ValueError, InspectError, BreakError, RenewError, ReleaseError);

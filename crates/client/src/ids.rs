@@ -1,0 +1,102 @@
+//! Who holds, and which grant: 128-bit ids that their maker draws at random, so that nobody has to ask for one.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(u128);
+
+        impl $name {
+            /// A new one, drawn at random.
+            pub fn random() -> Self {
+                Self(crate::random::id())
+            }
+
+            /// The one with these bits.
+            pub const fn from_u128(bits: u128) -> Self {
+                Self(bits)
+            }
+
+            /// Its bits.
+            pub const fn as_u128(self) -> u128 {
+                self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:032x}", self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = IdError;
+
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                if text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit()) {
+                    if let Ok(bits) = u128::from_str_radix(text, 16) {
+                        return Ok(Self(bits));
+                    }
+                }
+                Err(IdError { what: $what, text: text.to_owned() })
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+id! {
+    /// Who holds a lock. Every acquire is an owner of its own, unless the caller makes an
+    /// [`Owner`](crate::Owner) and acquires through it.
+    OwnerId, "an owner"
+}
+
+id! {
+    /// Which grant: drawn before the request is sent, so that a request that is sent twice is known to be the
+    /// same, and so that renewing, converting and releasing never mean somebody else's grant.
+    GrantId, "a grant"
+}
+
+/// Why a text is not an id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not the id of {what}: that has 32 hexadecimal digits")]
+pub struct IdError {
+    what: &'static str,
+    text: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_read_as_it_is_written() {
+        let id = OwnerId::random();
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_ne!(id, OwnerId::random());
+        assert!("+0000000000000000000000000000001".parse::<GrantId>().is_err());
+        assert!("12".parse::<GrantId>().is_err());
+    }
+}

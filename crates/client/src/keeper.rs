@@ -1,0 +1,113 @@
+//! The keeper: one task for all holds of a client, which renews each in time and ends belief in time.
+//!
+//! A hold that comes and goes before it is due costs two map operations and wakes nobody: the keeper is woken only
+//! when something is due earlier than it meant to sleep.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::Notify;
+
+use crate::clock::BootTime;
+use crate::hold::{Due, Hold};
+use crate::ids::GrantId;
+use crate::shared::Shared;
+
+/// Which hold is due when.
+#[derive(Debug, Default)]
+pub(crate) struct Schedule {
+    queue: Mutex<Queue>,
+    earlier: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    holds: BTreeMap<(BootTime, GrantId), Arc<Hold>>,
+    /// Until when the keeper sleeps; `None` while it is awake, or sleeps until it is woken.
+    asleep_until: Option<BootTime>,
+}
+
+impl Schedule {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a hold where it belongs now, if it is due at any time at all.
+    pub(crate) fn put(&self, hold: &Arc<Hold>) {
+        let mut queue = self.queue();
+        let next = hold.next_due();
+        if let Some(before) = hold.set_scheduled(next) {
+            queue.holds.remove(&(before, hold.id));
+        }
+        if let Some(at) = next {
+            queue.holds.insert((at, hold.id), hold.clone());
+            if queue.asleep_until.is_none_or(|until| at < until) {
+                self.earlier.notify_one();
+            }
+        }
+    }
+
+    pub(crate) fn remove(&self, hold: &Arc<Hold>) {
+        let mut queue = self.queue();
+        if let Some(at) = hold.set_scheduled(None) {
+            queue.holds.remove(&(at, hold.id));
+        }
+    }
+
+    /// All holds: each that is held is due at some time, if only to be confirmed.
+    pub(crate) fn all(&self) -> Vec<Arc<Hold>> {
+        self.queue().holds.values().cloned().collect()
+    }
+
+    fn take_due(&self, now: BootTime) -> Vec<Arc<Hold>> {
+        let mut queue = self.queue();
+        queue.asleep_until = None;
+        let mut due = Vec::new();
+        while let Some(first) = queue.holds.first_entry() {
+            if first.key().0 > now {
+                break;
+            }
+            let hold = first.remove();
+            hold.set_scheduled(None);
+            due.push(hold);
+        }
+        due
+    }
+
+    /// Until when there is nothing to do.
+    fn fall_asleep(&self) -> Option<BootTime> {
+        let mut queue = self.queue();
+        queue.asleep_until = queue.holds.first_key_value().map(|((at, _), _)| *at);
+        queue.asleep_until
+    }
+}
+
+/// Runs on the client's thread for as long as the client lives.
+pub(crate) async fn keep(client: Weak<Shared>) {
+    let Some((clock, schedule)) =
+        client.upgrade().map(|shared| (shared.clock.clone(), shared.schedule.clone()))
+    else {
+        return;
+    };
+    loop {
+        let now = clock.now();
+        for hold in schedule.take_due(now) {
+            let Some(shared) = client.upgrade() else { return };
+            match hold.due(now) {
+                Due::Renew(grant) => shared.renew(&hold, grant),
+                Due::Lose(reason) => shared.lose(&hold, reason),
+                Due::Nothing => {}
+            }
+            schedule.put(&hold);
+        }
+        match schedule.fall_asleep() {
+            Some(at) => {
+                tokio::select! {
+                    () = clock.sleep_until(at) => {}
+                    () = schedule.earlier.notified() => {}
+                }
+            }
+            None => schedule.earlier.notified().await,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! How long a grant lives without renewal, and when its holder must stop to believe in it.
+//!
+//! The rule, which every engine inherits: belief ends before the engine's own expiry. It is counted from just
+//! *before* the request was sent, on a clock that counts suspend, less what two clocks may drift apart in that
+//! time, less the engine's margin.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::clock::BootTime;
+
+/// How long a grant lives without renewal: 100 ms to 24 h.
+///
+/// Short means that a dead holder is replaced soon; long means that a slow network or a long pause does not cost
+/// the lock. Renewal runs every third of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ttl(Duration);
+
+/// Why a duration is not a [`Ttl`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a ttl is between {min:?} and {max:?}, and this one is {given:?}", min = Ttl::MIN.0, max = Ttl::MAX.0)]
+pub struct TtlError {
+    given: Duration,
+}
+
+impl Ttl {
+    /// The shortest: below it, a scheduler's hiccup costs the lock.
+    pub const MIN: Self = Self(Duration::from_millis(100));
+    /// The longest: beyond it, a dead holder would block for days. A holder that lives renews.
+    pub const MAX: Self = Self(Duration::from_hours(24));
+    /// What a request has that says nothing: long enough for a garbage collector or a leader election, short enough
+    /// for a person who waits.
+    pub const DEFAULT: Self = Self(Duration::from_secs(30));
+
+    /// Checks a duration and makes it a ttl.
+    pub fn new(duration: Duration) -> Result<Self, TtlError> {
+        if (Self::MIN.0..=Self::MAX.0).contains(&duration) {
+            Ok(Self(duration))
+        } else {
+            Err(TtlError { given: duration })
+        }
+    }
+
+    /// It as a duration.
+    pub const fn get(self) -> Duration {
+        self.0
+    }
+
+    /// How often a grant of this ttl is renewed.
+    pub fn renewal_interval(self) -> Duration {
+        self.0 / 3
+    }
+}
+
+impl Default for Ttl {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl fmt::Display for Ttl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0)
+    }
+}
+
+/// How long the engine keeps a grant if it hears nothing more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Term {
+    /// Until a lease runs out.
+    Lease {
+        /// The instant just before the request was sent that made or renewed the lease.
+        sent_at: BootTime,
+        /// What the engine granted, which need not be what was asked for.
+        ttl: Duration,
+        /// How long before the engine's expiry belief must have ended, beside the drift: what the engine's own
+        /// clock may be coarse by.
+        margin: Duration,
+    },
+    /// As long as a connection or a process lives: there is no clock to it.
+    Open,
+}
+
+impl Term {
+    /// The instant after which the holder must not believe that it holds.
+    pub fn deadline(self) -> Option<BootTime> {
+        match self {
+            Self::Lease { sent_at, ttl, margin } => {
+                Some(sent_at + ttl.saturating_sub(drift(ttl)).saturating_sub(margin))
+            }
+            Self::Open => None,
+        }
+    }
+}
+
+/// By how much two clocks may come apart while a lease of this length runs: a hundredth of it, which is far more
+/// than crystals do, and 2 ms for clocks that tick coarsely. The figure is the one that Redlock uses.
+fn drift(ttl: Duration) -> Duration {
+    ttl / 100 + Duration::from_millis(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn belief_ends_before_the_lease_does() {
+        let sent_at = BootTime::from_boot(Duration::from_secs(100));
+        let ttl = Duration::from_secs(10);
+        let margin = Duration::from_millis(500);
+        let deadline = Term::Lease { sent_at, ttl, margin }.deadline().unwrap();
+        assert_eq!(deadline, sent_at + Duration::from_millis(10_000 - 100 - 2 - 500));
+        assert!(deadline + margin < sent_at + ttl);
+        assert_eq!(Term::Open.deadline(), None);
+        // A margin beyond the ttl leaves no time at all, rather than wrapping around.
+        assert_eq!(Term::Lease { sent_at, ttl, margin: ttl * 2 }.deadline(), Some(sent_at));
+    }
+
+    #[test]
+    fn a_ttl_is_between_its_bounds() {
+        assert!(Ttl::new(Duration::from_millis(99)).is_err());
+        assert!(Ttl::new(Duration::from_secs(86_401)).is_err());
+        assert_eq!(Ttl::new(Duration::from_secs(30)), Ok(Ttl::DEFAULT));
+    }
+}

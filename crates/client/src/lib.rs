@@ -1,0 +1,74 @@
+//! Tenure: locks between tasks, processes and machines, on the engine that you already run.
+//!
+//! ```
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! # let dir = tempfile::tempdir()?;
+//! # let url = format!("file:{}", dir.path().display());
+//! let client = tenure::Client::connect(&url).await?;
+//!
+//! let guard = client.lock("orders/42").acquire().await?; // waits; exclusive
+//! println!("mine, with {:?}", guard.token()); // storage refuses older tokens
+//! guard.release().await?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! - A [`Guard`] is renewed in the background and knows when it is lost: [`Guard::check`], [`Guard::lost`],
+//!   [`Guard::run`]. Belief in a lock ends before the engine gives it to somebody else.
+//! - Every grant has a [`FencingToken`] where the engine has them, and storage that compares it is safe
+//!   even from a holder that sleeps through the loss of its lock.
+//! - What an engine cannot do it says ([`Capabilities`]), and refuses; it never quietly does less.
+//! - Dropping a future or a guard leaves nothing behind.
+//!
+//! What each engine promises, and what it assumes, is in `docs/guarantees.md`.
+
+pub mod blocking;
+pub mod capabilities;
+mod client;
+pub mod clock;
+#[cfg(feature = "contract-tests")]
+pub mod contract;
+pub mod engine;
+pub mod engines;
+pub mod error;
+mod guard;
+mod hold;
+mod ids;
+mod info;
+mod keeper;
+mod lease;
+mod lock_all;
+mod mode;
+mod name;
+mod operation;
+mod owner;
+mod random;
+mod request;
+mod shared;
+mod telemetry;
+mod thread;
+mod token;
+mod url;
+mod value;
+
+pub use capabilities::{Capabilities, Capability, Unsupported};
+pub use client::Client;
+pub use engine::{Break, Engine};
+pub use error::{
+    AcquireError, BreakError, CloseError, ConnectError, ConvertError, EngineError, InspectError, Lost,
+    LostReason, ReleaseError, ValueError,
+};
+pub use guard::{Guard, Release};
+pub use hold::GuardState;
+pub use ids::{GrantId, IdError, OwnerId};
+pub use info::{LockInfo, Member, Presence};
+pub use lease::{Term, Ttl, TtlError};
+pub use lock_all::{GuardSet, LockAllRequest};
+pub use mode::{Mode, ModeError, ModeSet};
+pub use name::{LockName, NameError};
+pub use owner::Owner;
+pub use request::{LockRequest, Wait};
+pub use token::FencingToken;
+pub use url::UrlError;
+pub use value::Value;

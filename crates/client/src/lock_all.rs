@@ -1,0 +1,147 @@
+//! Several locks, all or nothing.
+//!
+//! The locks are got one after the other in the order of their names, so that two such requests never wait for each
+//! other in a circle, whatever order their callers wrote. If a lock that was got first is lost while a later one is
+//! waited for, everything is let go and begun again.
+
+use std::sync::Arc;
+
+use crate::engine::WaitUntil;
+use crate::error::{AcquireError, Lost, ReleaseError};
+use crate::guard::{Guard, Release};
+use crate::ids::OwnerId;
+use crate::name::{LockName, NameError};
+use crate::request::{LockRequest, Options, Wait, request_options};
+use crate::shared::Shared;
+
+/// A request for several locks, which nothing is done about until it is [acquired](LockAllRequest::acquire).
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing until it is acquired"]
+pub struct LockAllRequest {
+    shared: Arc<Shared>,
+    names: Result<Vec<LockName>, NameError>,
+    owner: OwnerId,
+    options: Options,
+}
+
+request_options!(LockAllRequest);
+
+impl LockAllRequest {
+    pub(crate) fn new<N: AsRef<str>>(
+        shared: Arc<Shared>,
+        names: impl IntoIterator<Item = N>,
+        owner: OwnerId,
+    ) -> Self {
+        let names = names.into_iter().map(LockName::parse).collect::<Result<Vec<_>, _>>().map(|mut names| {
+            names.sort();
+            names.dedup();
+            names
+        });
+        Self { shared, names, owner, options: Options::default() }
+    }
+
+    pub(crate) const fn options(&mut self) -> &mut Options {
+        &mut self.options
+    }
+
+    pub(crate) const fn shared_with(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Gets all of them, or none; the request's wait is for all of them together. A name that is given twice counts
+    /// once, and no names at all are got at once.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point: what was got is released on the client's own thread.
+    pub async fn acquire(self) -> Result<GuardSet, AcquireError> {
+        let names = self.names?;
+        let wait = self.options.wait.from(self.shared.clock.now());
+        loop {
+            let mut guards = Vec::with_capacity(names.len());
+            for name in &names {
+                let left = match wait {
+                    WaitUntil::At { at, .. } => Wait::For(at.since(self.shared.clock.now())),
+                    WaitUntil::Try | WaitUntil::Forever => self.options.wait,
+                };
+                let options = Options { wait: left, ..self.options.clone() };
+                let request = LockRequest::new(self.shared.clone(), name.as_str(), Some(self.owner));
+                guards.push(request.with_options(options).acquire().await.map_err(|error| {
+                    match (error, wait) {
+                        // What is told is the time that the caller gave, not what was left of it for the last lock.
+                        (AcquireError::TimedOut { name, .. }, WaitUntil::At { waited, .. }) => {
+                            AcquireError::TimedOut { name, waited }
+                        }
+                        (error, _) => error,
+                    }
+                })?);
+            }
+            let set = GuardSet { guards };
+            match set.check() {
+                Ok(()) => return Ok(set),
+                Err(lost) if wait.is_over(self.shared.clock.now()) => {
+                    return Err(AcquireError::Lapsed { name: lost.name, ttl: self.options.ttl });
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// Several locks that are held together. Dropping it releases all of them.
+#[derive(Debug)]
+#[must_use = "dropping it releases the locks"]
+pub struct GuardSet {
+    guards: Vec<Guard>,
+}
+
+impl GuardSet {
+    /// The guards, in the order of their names.
+    pub fn iter(&self) -> std::slice::Iter<'_, Guard> {
+        self.guards.iter()
+    }
+
+    /// The guard of this lock.
+    pub fn get(&self, name: &str) -> Option<&Guard> {
+        self.iter().find(|guard| guard.name().as_str() == name)
+    }
+
+    /// An error if any of them is lost.
+    pub fn check(&self) -> Result<(), Lost> {
+        self.iter().try_for_each(Guard::check)
+    }
+
+    /// Releases all of them, the last got first. Tries each, and answers with the first error.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point: what is left is released on the client's own thread.
+    pub async fn release(mut self) -> Result<Vec<Release>, ReleaseError> {
+        let mut released = Vec::with_capacity(self.guards.len());
+        let mut first_error = None;
+        while let Some(guard) = self.guards.pop() {
+            match guard.release().await {
+                Ok(release) => released.push(release),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        released.reverse();
+        first_error.map_or(Ok(released), Err)
+    }
+}
+
+impl IntoIterator for GuardSet {
+    type Item = Guard;
+    type IntoIter = std::vec::IntoIter<Guard>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.guards.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a GuardSet {
+    type Item = &'a Guard;
+    type IntoIter = std::slice::Iter<'a, Guard>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}

@@ -1,0 +1,97 @@
+//! The name of a resource. [`LockName::parse`] is the only way to one, so that whoever holds a `LockName`
+//! knows that every engine can store it.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The name of what is locked: 1 to 512 bytes of UTF-8 without control characters. A `/` makes a path, which
+/// [`Client::list`](crate::Client::list) can ask for by prefix.
+///
+/// ```
+/// # use tenure::{LockName, NameError};
+/// assert_eq!(LockName::parse("orders/42")?.as_str(), "orders/42");
+/// assert!(LockName::parse("").is_err());
+/// # Ok::<(), NameError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockName(Arc<str>);
+
+/// Why a text is not a [`LockName`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// The text has no bytes.
+    #[error("a lock name must not be empty: name what is locked, for example `orders/42`")]
+    Empty,
+    /// The text is longer than [`LockName::MAX_BYTES`].
+    #[error("a lock name has at most {max} bytes, and this one has {bytes}: shorten it, or lock a hash of it", max = LockName::MAX_BYTES)]
+    TooLong {
+        /// How many bytes it has.
+        bytes: usize,
+    },
+    /// The text has a control character in it.
+    #[error("a lock name has no control characters, and this one has {character:?} at byte {at}")]
+    Control {
+        /// The character.
+        character: char,
+        /// The byte at which it stands.
+        at: usize,
+    },
+}
+
+impl LockName {
+    /// The most bytes that a name may have. Chosen to fit every engine's keys with room for a prefix.
+    pub const MAX_BYTES: usize = 512;
+
+    /// Checks a text and makes it a name.
+    pub fn parse(text: impl AsRef<str>) -> Result<Self, NameError> {
+        let text = text.as_ref();
+        if text.is_empty() {
+            return Err(NameError::Empty);
+        }
+        if text.len() > Self::MAX_BYTES {
+            return Err(NameError::TooLong { bytes: text.len() });
+        }
+        if let Some((at, character)) = text.char_indices().find(|(_, c)| c.is_control()) {
+            return Err(NameError::Control { character, at });
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AsRef<str> for LockName {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &*self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_one_to_512_bytes_and_no_control_characters() {
+        assert_eq!(LockName::parse(""), Err(NameError::Empty));
+        assert!(LockName::parse("é".repeat(256)).is_ok());
+        assert_eq!(LockName::parse("é".repeat(257)), Err(NameError::TooLong { bytes: 514 }));
+        assert_eq!(LockName::parse("a\nb"), Err(NameError::Control { character: '\n', at: 1 }));
+        assert!(LockName::parse("../.. /é/日本").is_ok());
+    }
+}

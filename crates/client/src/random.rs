@@ -1,0 +1,18 @@
+//! The one door through which randomness comes in: ids, and the jitter that keeps a fleet from moving in step.
+
+use std::time::Duration;
+
+/// 128 random bits.
+pub(crate) fn id() -> u128 {
+    rand::random()
+}
+
+/// A duration between half of `around` and one and a half times it.
+pub(crate) fn jittered(around: Duration) -> Duration {
+    around.mul_f64(rand::random_range(0.5..1.5))
+}
+
+/// A duration a little below `at_most`: between nine tenths of it and all of it.
+pub(crate) fn slightly_below(at_most: Duration) -> Duration {
+    at_most.mul_f64(rand::random_range(0.9..=1.0))
+}

@@ -1,0 +1,326 @@
+//! Requests for locks: what is asked for, and how it is got.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::Instrument;
+
+use crate::capabilities::Capability;
+use crate::clock::BootTime;
+use crate::engine::{AcquireRequest, Granted, LossNotice, WaitUntil};
+use crate::error::{AcquireError, EngineError};
+use crate::guard::Guard;
+use crate::hold::{Hold, Unusable};
+use crate::ids::OwnerId;
+use crate::lease::Ttl;
+use crate::mode::Mode;
+use crate::name::{LockName, NameError};
+use crate::operation::Operation;
+use crate::owner::Slot;
+use crate::shared::{Shared, release_until_settled};
+use crate::telemetry;
+
+/// How long a request waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Wait {
+    /// Not at all.
+    Try,
+    /// This long.
+    For(Duration),
+    /// Until it is got.
+    #[default]
+    Forever,
+}
+
+impl Wait {
+    pub(crate) fn from(self, now: BootTime) -> WaitUntil {
+        match self {
+            Self::Try => WaitUntil::Try,
+            Self::For(waited) => WaitUntil::At { at: now + waited, waited },
+            Self::Forever => WaitUntil::Forever,
+        }
+    }
+}
+
+/// What every kind of request can be told.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) mode: Mode,
+    pub(crate) ttl: Duration,
+    pub(crate) renew: bool,
+    pub(crate) wait: Wait,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) label: Option<Arc<str>>,
+    pub(crate) required: Vec<Capability>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Ex,
+            ttl: Ttl::DEFAULT.get(),
+            renew: true,
+            wait: Wait::Forever,
+            max_hold: None,
+            label: None,
+            required: Vec::new(),
+        }
+    }
+}
+
+/// The builder methods, for the requests of the async and of the blocking API alike.
+macro_rules! request_options {
+    ($request:ident) => {
+        impl $request {
+            /// How it is to be locked; exclusively if nothing is said.
+            pub fn mode(mut self, mode: $crate::Mode) -> Self {
+                self.options().mode = mode;
+                self
+            }
+
+            /// Short for [`Mode::SHARED`](crate::Mode::SHARED).
+            pub fn shared(self) -> Self {
+                self.mode($crate::Mode::SHARED)
+            }
+
+            /// How long the grant lives without renewal: [`Ttl::DEFAULT`](crate::Ttl::DEFAULT) if nothing is said.
+            pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
+                self.options().ttl = ttl;
+                self
+            }
+
+            /// Whether the lease is renewed for as long as the guard lives, which it is if nothing is said. With
+            /// `false` the lock is lost a ttl after the grant, whatever the holder does.
+            pub fn renew(mut self, renew: bool) -> Self {
+                self.options().renew = renew;
+                self
+            }
+
+            /// How long to wait; forever if nothing is said.
+            pub fn wait(mut self, wait: $crate::Wait) -> Self {
+                self.options().wait = wait;
+                self
+            }
+
+            /// The longest time for which it may be held: then renewal stops, and the lock is lost. For work that
+            /// may hang.
+            pub fn max_hold(mut self, most: std::time::Duration) -> Self {
+                self.options().max_hold = Some(most);
+                self
+            }
+
+            /// What the holder calls itself, for [`Client::inspect`](crate::Client::inspect) and for the text of a deadlock.
+            pub fn label(mut self, label: impl AsRef<str>) -> Self {
+                self.options().label = Some(label.as_ref().into());
+                self
+            }
+
+            /// Refuses, before anything is asked of it, an engine that does not have this.
+            pub fn require(mut self, capability: $crate::Capability) -> Self {
+                self.options().required.push(capability);
+                self
+            }
+        }
+    };
+}
+pub(crate) use request_options;
+
+/// A request for one lock, which nothing is done about until it is [acquired](LockRequest::acquire).
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing until it is acquired"]
+pub struct LockRequest {
+    shared: Arc<Shared>,
+    name: Result<LockName, NameError>,
+    owner: Option<OwnerId>,
+    options: Options,
+}
+
+request_options!(LockRequest);
+
+impl LockRequest {
+    pub(crate) fn new(shared: Arc<Shared>, name: &str, owner: Option<OwnerId>) -> Self {
+        Self { shared, name: LockName::parse(name), owner, options: Options::default() }
+    }
+
+    pub(crate) const fn options(&mut self) -> &mut Options {
+        &mut self.options
+    }
+
+    pub(crate) fn with_options(self, options: Options) -> Self {
+        Self { options, ..self }
+    }
+
+    pub(crate) const fn shared_with(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Gets the lock, waiting for it as long as the request says.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point. What it had begun is then undone on the client's own thread: neither a lock nor a
+    /// waiter stays behind.
+    pub async fn acquire(self) -> Result<Guard, AcquireError> {
+        let name = self.name?;
+        let capabilities = self.shared.engine.capabilities();
+        capabilities.require(Capability::Mode(self.options.mode))?;
+        for capability in &self.options.required {
+            capabilities.require(*capability)?;
+        }
+        let ttl = Ttl::new(self.options.ttl)?;
+        let span = tracing::debug_span!("tenure.acquire", lock = %name, mode = %self.options.mode);
+        let began = self.shared.clock.now();
+        let acquire = Acquire {
+            wait: self.options.wait.from(began),
+            shared: self.shared,
+            name,
+            ttl,
+            options: self.options,
+            owner: self.owner,
+        };
+        async {
+            let result = acquire.run().await;
+            telemetry::acquired(&*acquire.shared.engine, &result, acquire.shared.clock.now().since(began));
+            result
+        }
+        .instrument(span)
+        .await
+    }
+
+    /// Gets the lock if it is free, and `None` if somebody else holds it.
+    ///
+    /// # Cancellation safety
+    /// As with [`acquire`](Self::acquire).
+    pub async fn try_acquire(self) -> Result<Option<Guard>, AcquireError> {
+        match self.wait(Wait::Try).acquire().await {
+            Ok(guard) => Ok(Some(guard)),
+            Err(AcquireError::Busy { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// A checked request that is under way.
+struct Acquire {
+    shared: Arc<Shared>,
+    name: LockName,
+    ttl: Ttl,
+    options: Options,
+    owner: Option<OwnerId>,
+    wait: WaitUntil,
+}
+
+impl Acquire {
+    async fn run(&self) -> Result<Guard, AcquireError> {
+        match self.owner {
+            None => self.from_engine(OwnerId::random()).await,
+            Some(owner) => {
+                let slot = self.shared.reentry.slot(owner, &self.name);
+                let result = self.through(owner, &slot).await;
+                self.shared.reentry.give_back(owner, &self.name, slot);
+                result
+            }
+        }
+    }
+
+    /// Through a named owner's slot: re-enters what the owner holds, or gets it from the engine.
+    async fn through(&self, owner: OwnerId, slot: &Slot) -> Result<Guard, AcquireError> {
+        let mut held = match self.wait {
+            WaitUntil::Try => slot.try_lock().map_err(|_| self.not_got())?,
+            WaitUntil::Forever => slot.lock().await,
+            WaitUntil::At { at, .. } => tokio::select! {
+                biased;
+                held = slot.lock() => held,
+                () = self.shared.clock.sleep_until(at) => return Err(self.not_got()),
+            },
+        };
+        if let Some(hold) = held.upgrade() {
+            match hold.reenter(self.options.mode, self.shared.clock.now()) {
+                Some(Ok(())) => return Ok(Guard::new(hold, self.shared.clone())),
+                Some(Err(held)) => {
+                    return Err(AcquireError::NotCovered {
+                        name: self.name.clone(),
+                        held,
+                        asked: self.options.mode,
+                    });
+                }
+                None => {}
+            }
+        }
+        let guard = self.from_engine(owner).await?;
+        *held = Arc::downgrade(guard.hold());
+        Ok(guard)
+    }
+
+    /// Asks the engine, again where the grant came too late to be believed in.
+    async fn from_engine(&self, owner: OwnerId) -> Result<Guard, AcquireError> {
+        /// So often a grant may come too late before the ttl is at fault and not chance.
+        const LATE_GRANTS: usize = 3;
+        for _ in 0..LATE_GRANTS {
+            let (hold, granted) = self.ask(owner).await?;
+            let (grant, lease_ends) = (hold.grant(), granted.term.deadline());
+            match hold.begin(granted, self.shared.clock.now()) {
+                Ok(()) => {
+                    telemetry::held(&*self.shared.engine, 1.0);
+                    let guard = Guard::new(hold, self.shared.clone());
+                    self.shared.schedule.put(guard.hold());
+                    if self.shared.closing.is_cancelled() {
+                        // Closing may have looked through the schedule just before.
+                        return Err(EngineError::Closed.into());
+                    }
+                    return Ok(guard);
+                }
+                Err(Unusable) => {
+                    self.shared.release_in_background(grant, lease_ends);
+                    if self.wait.is_over(self.shared.clock.now()) {
+                        break;
+                    }
+                }
+            }
+        }
+        Err(AcquireError::Lapsed { name: self.name.clone(), ttl: self.ttl.get() })
+    }
+
+    /// One request to the engine, which is finished even if this future is dropped.
+    async fn ask(&self, owner: OwnerId) -> Result<(Arc<Hold>, Granted), AcquireError> {
+        let Options { mode, renew, max_hold, ref label, .. } = self.options;
+        let hold = Arc::new(Hold::pending(self.name.clone(), owner, mode, self.ttl, renew, max_hold));
+        let cancel = self.shared.closing.child_token();
+        let request = AcquireRequest {
+            grant: hold.id,
+            name: self.name.clone(),
+            mode,
+            owner,
+            reenter: self.owner.is_some(),
+            ttl: self.ttl,
+            wait: self.wait,
+            label: label.clone(),
+            cancel: cancel.clone(),
+            loss: LossNotice::new(&hold, &self.shared),
+        };
+        if self.shared.closing.is_cancelled() {
+            return Err(EngineError::Closed.into());
+        }
+        let (engine, clock, grant) = (self.shared.engine.clone(), self.shared.clock.clone(), hold.grant());
+        let settle = move |result: Result<Granted, AcquireError>| {
+            Box::pin(async move {
+                if let Ok(granted) = result {
+                    release_until_settled(engine, clock, grant, granted.term.deadline()).await;
+                }
+            }) as futures_util::future::BoxFuture<'static, ()>
+        };
+        let asking = self.shared.engine.clone().acquire(request);
+        let answer = Operation::new(self.shared.thread.handle().clone(), cancel, asking, settle).await;
+        match answer {
+            Err(_) if self.shared.closing.is_cancelled() => Err(EngineError::Closed.into()),
+            answer => Ok((hold, answer?)),
+        }
+    }
+
+    fn not_got(&self) -> AcquireError {
+        let name = self.name.clone();
+        match self.wait {
+            WaitUntil::At { waited, .. } => AcquireError::TimedOut { name, waited },
+            WaitUntil::Try | WaitUntil::Forever => AcquireError::Busy { name },
+        }
+    }
+}

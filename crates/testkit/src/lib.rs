@@ -1,0 +1,61 @@
+//! Real servers, processes, disks and networks for Tenure's tests and benchmarks.
+//!
+//! What a lock promises shows only when something goes wrong. This kit makes it go wrong, on real
+//! servers and on command: they are stopped, killed and paused, their clock is stepped, their network is
+//! cut, their disk fills up.
+//!
+//! ```
+//! use tenure_testkit::{Persistence, Proxy, Redis};
+//!
+//! let mut redis = Redis::builder().persistence(Persistence::AofAlways).start();
+//! let proxy = Proxy::to(redis.addr());
+//! let url = format!("redis://{}", proxy.addr()); // what the client under test is given
+//! # let _ = url;
+//!
+//! redis.command(&["SET", "orders", "held"]);
+//! proxy.cut(); // a partition: the client hears nothing, not even a reset
+//! proxy.heal();
+//! redis.kill(); // as `kill -9`
+//! redis.restart();
+//! assert_eq!(redis.command(&["GET", "orders"]), "held");
+//! ```
+//!
+//! | to have | use |
+//! | --- | --- |
+//! | a Redis of one's own, or one for all tests of a binary | [`Redis::start`], [`Redis::builder`], [`Redis::shared`] |
+//! | any other server as a supervised child | [`Process`] |
+//! | a free port | [`free_port`] |
+//! | a network that is cut, severed, or loses answers | [`Proxy`] |
+//! | a wall clock that jumps | [`Redis::step_clock`], and [`Faketime`] for other servers |
+//! | a disk that is full | [`SmallDisk`] |
+//! | a program that is not root | [`unprivileged`] |
+//! | to wait for something without a sleep | [`eventually`], [`eventually_within`] |
+//! | to speak to Redis byte by byte | [`RedisConnection`] |
+//!
+//! Two rules hold everywhere. **Nothing is skipped silently**: where a program or a right is missing, the
+//! test panics, and the message says what to do. **Nothing is left behind**: children die with the test
+//! process, also when that is killed, and folders and mounts vanish when their owner is dropped.
+
+mod deadline;
+mod disk;
+mod faketime;
+mod port;
+mod process;
+mod program;
+mod proxy;
+mod redis;
+mod resp;
+mod spawner;
+mod user;
+mod wait;
+
+pub use disk::SmallDisk;
+pub use faketime::Faketime;
+pub use port::free_port;
+pub use process::Process;
+pub use program::{MissingProgram, find_program};
+pub use proxy::Proxy;
+pub use redis::{Persistence, Redis, RedisBuilder};
+pub use resp::RedisConnection;
+pub use user::unprivileged;
+pub use wait::{Condition, eventually, eventually_within};

@@ -1,0 +1,116 @@
+//! Free ports on loopback.
+//!
+//! A port is handed out once in the life of this process, so that parallel tests do not meet on one, and
+//! it lies *below* the range from which the kernel takes the ports of outgoing connections. Were it inside,
+//! then a client that keeps connecting to a killed server could be given the server's own port, connect
+//! to itself, and keep the server from coming back.
+
+use std::collections::HashSet;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Range;
+use std::process;
+use std::sync::{Mutex, PoisonError};
+
+/// Above the ports of well-known services.
+const LOWEST: u16 = 10_240;
+/// Where Linux starts with outgoing connections, unless it was told otherwise.
+const USUAL_EPHEMERAL_START: u16 = 32_768;
+
+static HANDED_OUT: Mutex<Option<Ports>> = Mutex::new(None);
+
+struct Ports {
+    range: Range<u16>,
+    next: u16,
+    taken: HashSet<u16>,
+}
+
+/// A port on 127.0.0.1 that nobody listens on, and that no other caller in this process was given.
+///
+/// # Panics
+///
+/// If there is none.
+pub fn free_port() -> u16 {
+    listen_on_free_port().1
+}
+
+/// A listener on a free port, for those who listen themselves.
+pub(crate) fn listener() -> TcpListener {
+    listen_on_free_port().0
+}
+
+fn listen_on_free_port() -> (TcpListener, u16) {
+    // A thread that panicked in here left a set that is at worst one port too large.
+    let mut handed_out = HANDED_OUT.lock().unwrap_or_else(PoisonError::into_inner);
+    let ports = handed_out.get_or_insert_with(Ports::new);
+    for _ in 0..ports.range.len() {
+        let port = ports.step();
+        if ports.taken.contains(&port) {
+            continue;
+        }
+        // Dropping the listener releases the port: without a connection nothing stays in TIME_WAIT.
+        if let Ok(listener) = TcpListener::bind(loopback(port)) {
+            ports.taken.insert(port);
+            return (listener, port);
+        }
+    }
+    panic!("no port is free on 127.0.0.1 between {} and {}", ports.range.start, ports.range.end);
+}
+
+/// `port` on 127.0.0.1.
+pub(crate) fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+impl Ports {
+    fn new() -> Self {
+        let settings = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+        let range = below_ephemeral(&settings);
+        // Test binaries that run side by side start at different places, and so do not compete for a port
+        // between the moment when it is found free and the moment when its server binds it.
+        let offset = process::id().wrapping_mul(101) % u32::from(range.end - range.start);
+        let next = range.start + u16::try_from(offset).expect("smaller than a range of u16");
+        Self { range, next, taken: HashSet::new() }
+    }
+
+    fn step(&mut self) -> u16 {
+        let port = self.next;
+        self.next = if port + 1 == self.range.end { self.range.start } else { port + 1 };
+        port
+    }
+}
+
+/// The ports to choose from, given the text of `ip_local_port_range` ("32768\t60999").
+///
+/// Where the kernel takes nearly everything for outgoing connections, there is nothing below: then the
+/// usual range serves, and the risk that the module's first lines describe is back.
+fn below_ephemeral(settings: &str) -> Range<u16> {
+    let start = settings.split_whitespace().next().and_then(|low| low.parse().ok());
+    match start {
+        Some(start) if start >= LOWEST + 1_000 => LOWEST..start,
+        _ => LOWEST..USUAL_EPHEMERAL_START,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn no_port_is_handed_out_twice_even_to_parallel_callers() {
+        let callers: Vec<_> =
+            (0..8).map(|_| thread::spawn(|| [free_port(), free_port(), free_port()])).collect();
+        let ports: Vec<u16> = callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect();
+        let distinct: HashSet<u16> = ports.iter().copied().collect();
+        assert_eq!(distinct.len(), ports.len(), "{ports:?}");
+    }
+
+    #[test]
+    fn ports_lie_below_those_of_outgoing_connections_where_there_is_room() {
+        assert_eq!(below_ephemeral("32768\t60999\n"), LOWEST..32_768);
+        assert_eq!(below_ephemeral("20000 65535"), LOWEST..20_000);
+        assert_eq!(below_ephemeral("1024\t65535\n"), LOWEST..USUAL_EPHEMERAL_START);
+        assert_eq!(below_ephemeral(""), LOWEST..USUAL_EPHEMERAL_START);
+    }
+}

@@ -1,0 +1,210 @@
+//! A supervised child process: a server with a folder of its own, a log, and a life that tests control.
+//!
+//! Two rules. Whatever ends or halts the process takes `&mut self`, so that a server which tests share
+//! (`&'static`) cannot be disturbed by one of them. And the child is gone and reaped when its [`Process`]
+//! is dropped, or when the test process dies in whatever way.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::wait::{DEFAULT_LIMIT, eventually, poll};
+use crate::{program, spawner};
+
+/// How long a server may take to end after it was asked to.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+/// How much of the log a failure shows.
+const LOG_TAIL_LINES: usize = 40;
+
+/// A running server, or any other program, as a child of this process.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    /// Kept in order to start it once more.
+    command: Command,
+    child: Child,
+    /// The last field, since fields are dropped in order: the folder vanishes after everything else.
+    folder: TempDir,
+}
+
+impl Process {
+    /// Starts `command`, with everything that it prints going to `log` in `folder`; `name` is what
+    /// failures call it.
+    ///
+    /// The folder is where the program keeps its data too, and vanishes with the returned value. Standard
+    /// streams that were set on `command` are not kept.
+    ///
+    /// # Panics
+    ///
+    /// If the program is not installed, with advice on how to change that.
+    pub fn start(name: &str, folder: TempDir, command: Command) -> Self {
+        // Asked here, since it is `setpriv` that would fail to find it, in the log and without advice.
+        program::require(command.get_program());
+        let child = spawn(name, &command, &log_of(&folder));
+        Self { name: name.to_owned(), command, child, folder }
+    }
+
+    /// Waits until `ready` says so: a real request to the server is the best way to ask.
+    ///
+    /// # Panics
+    ///
+    /// If it is not ready within 60 seconds, or at once if it ends before, with the end of its log.
+    #[track_caller]
+    pub fn wait_until_ready(&mut self, mut ready: impl FnMut() -> bool) {
+        let outcome = poll(DEFAULT_LIMIT, || {
+            if ready() {
+                return Some(Ok(()));
+            }
+            self.exit_status().map(Err)
+        });
+        match outcome {
+            Some(Ok(())) => {}
+            Some(Err(status)) => {
+                panic!("{} ended before it was ready: {status}\n{}", self.name, self.log_tail())
+            }
+            None => {
+                panic!("{} was not ready within {DEFAULT_LIMIT:?}\n{}", self.name, self.log_tail())
+            }
+        }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The folder that was given to [`Process::start`].
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// All that it has printed so far.
+    pub fn log(&self) -> String {
+        let bytes = fs::read(log_of(&self.folder)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// How it ended, if it has.
+    pub fn exit_status(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child of ours can be waited for")
+    }
+
+    /// Asks it to end (SIGTERM), waits until it has, and returns how it ended.
+    ///
+    /// What does not end within 20 seconds is killed; the status then says so.
+    pub fn stop(&mut self) -> ExitStatus {
+        if self.exit_status().is_none() {
+            self.signal(Signal::TERM);
+            // A paused process hears of the first signal only when it is woken by the second.
+            self.signal(Signal::CONT);
+            if let Some(status) = poll(STOP_LIMIT, || self.exit_status()) {
+                return status;
+            }
+        }
+        self.end()
+    }
+
+    /// Kills it (SIGKILL), and waits until it is gone.
+    pub fn kill(&mut self) {
+        self.end();
+    }
+
+    /// Halts it (SIGSTOP), as a long garbage collection or a frozen virtual machine would: its connections
+    /// stay open, and nobody answers. When this returns, it runs not one instruction more.
+    ///
+    /// # Panics
+    ///
+    /// If it has ended.
+    pub fn pause(&mut self) {
+        self.must_run("paused");
+        self.signal(Signal::STOP);
+        // The signal is sent, not yet obeyed: each thread halts on its own.
+        let pid = self.pid();
+        eventually(format_args!("{} to halt", self.name), || all_threads_halted(pid));
+    }
+
+    /// Lets it run on after [`Process::pause`].
+    ///
+    /// # Panics
+    ///
+    /// If it has ended.
+    pub fn resume(&mut self) {
+        self.must_run("resumed");
+        self.signal(Signal::CONT);
+    }
+
+    /// Starts it once more on the same folder, with the same arguments; stops it before, if it still runs.
+    pub fn restart(&mut self) {
+        self.stop();
+        self.child = spawn(&self.name, &self.command, &log_of(&self.folder));
+    }
+
+    /// Removes the folder now, for a process that is never dropped and needs no folder.
+    pub(crate) fn remove_folder(&self) {
+        let _ = fs::remove_dir_all(self.folder.path());
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        // It may have ended by itself, which is no error: `kill` then does nothing.
+        let _ = self.child.kill();
+        self.child.wait().expect("a child of ours can be waited for")
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        // The id is still ours: it is free for others only after the child was waited for, and every
+        // caller has just seen that it runs.
+        kill_process(pid, signal).expect("a child of ours takes signals");
+    }
+
+    fn must_run(&mut self, to_be: &str) {
+        if let Some(status) = self.exit_status() {
+            panic!("{} cannot be {to_be}: {status}\n{}", self.name, self.log_tail());
+        }
+    }
+
+    fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        let tail = &lines[lines.len().saturating_sub(LOG_TAIL_LINES)..];
+        format!("the end of its log:\n{}", tail.join("\n"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn log_of(folder: &TempDir) -> PathBuf {
+    folder.path().join("log")
+}
+
+fn spawn(name: &str, command: &Command, log: &Path) -> Child {
+    // Appended to, so that a restart does not wipe out what led to it.
+    let opened = File::options().create(true).append(true).open(log);
+    let for_stdout = opened.unwrap_or_else(|error| panic!("cannot write {}: {error}", log.display()));
+    let for_stderr = for_stdout.try_clone().expect("an open file can be shared");
+    let spawned = spawner::spawn(command, |command| {
+        command.stdin(std::process::Stdio::null()).stdout(for_stdout).stderr(for_stderr);
+    });
+    spawned.unwrap_or_else(|error| panic!("cannot start {name}: {error}"))
+}
+
+/// Whether each thread is in state `T`, the third field of its `stat`.
+fn all_threads_halted(pid: u32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    threads.flatten().all(|thread| {
+        // The second field is the program's name in parentheses, which may hold anything, also spaces.
+        fs::read_to_string(thread.path().join("stat")).is_ok_and(|stat| {
+            stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+        })
+    })
+}

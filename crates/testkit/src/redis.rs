@@ -1,0 +1,247 @@
+//! A real Redis on a free loopback port, with its data in a folder that vanishes.
+//!
+//! It is ready when it has answered a PING, so a test may speak to it as soon as it has one.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::faketime::Faketime;
+use crate::port::{free_port, loopback};
+use crate::process::Process;
+use crate::resp::RedisConnection;
+
+/// How long one look at whether Redis is ready may take, before it is looked whether Redis still runs.
+const LOOK_LIMIT: Duration = Duration::from_secs(1);
+
+/// What Redis keeps on its disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Persistence {
+    /// Nothing: a restart forgets everything.
+    #[default]
+    None,
+    /// Each write, synced before it is answered (`appendonly yes`, `appendfsync always`).
+    AofAlways,
+}
+
+/// What sort of Redis to start; see [`Redis::builder`].
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct RedisBuilder {
+    persistence: Persistence,
+    faketime: bool,
+    args: Vec<String>,
+}
+
+impl RedisBuilder {
+    /// What it keeps on its disk; nothing unless told.
+    pub fn persistence(mut self, persistence: Persistence) -> Self {
+        self.persistence = persistence;
+        self
+    }
+
+    /// Starts it on a wall clock of its own, for [`Redis::step_clock`].
+    pub fn faketime(mut self) -> Self {
+        self.faketime = true;
+        self
+    }
+
+    /// Another argument, as on the command line. It comes after those of the kit, and so overrides them.
+    pub fn arg(mut self, arg: impl Into<String>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// Other arguments: `["--maxmemory", "2mb"]`.
+    pub fn args<A: Into<String>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Starts it, and waits until it answers.
+    ///
+    /// # Panics
+    ///
+    /// If Redis is not installed or does not start, with what to do, or with its log.
+    #[track_caller]
+    pub fn start(self) -> Redis {
+        let folder = tempfile::Builder::new()
+            .prefix("tenure-redis-")
+            .tempdir()
+            .expect("a test may make a folder for temporary files");
+        let port = free_port();
+        let mut command = self.command(folder.path(), port);
+        let mut faketime = None;
+        if self.faketime {
+            let (clock, changed) = Faketime::around(&command, folder.path());
+            (command, faketime) = (changed, Some(clock));
+        }
+        let mut redis = Redis { process: Process::start("Redis", folder, command), port, faketime };
+        redis.wait_until_ready();
+        redis
+    }
+
+    fn command(&self, folder: &Path, port: u16) -> Command {
+        let mut command = Command::new(crate::program::require("redis-server"));
+        command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--daemonize", "no"]);
+        // No snapshots: in either mode they would come at a moment of Redis' choosing.
+        command.args(["--save", ""]).arg("--dir").arg(folder);
+        command.args(match self.persistence {
+            Persistence::None => ["--appendonly", "no"].as_slice(),
+            Persistence::AofAlways => &["--appendonly", "yes", "--appendfsync", "always"],
+        });
+        command.args(&self.args);
+        command
+    }
+}
+
+/// A running Redis; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Redis {
+    process: Process,
+    port: u16,
+    faketime: Option<Faketime>,
+}
+
+impl Redis {
+    /// A Redis that keeps nothing on its disk.
+    ///
+    /// # Panics
+    ///
+    /// As [`RedisBuilder::start`].
+    #[track_caller]
+    pub fn start() -> Self {
+        Self::builder().start()
+    }
+
+    /// A Redis with wishes.
+    pub fn builder() -> RedisBuilder {
+        RedisBuilder::default()
+    }
+
+    /// One Redis for all tests of a test binary, each of which uses names of its own.
+    ///
+    /// It cannot be killed, paused or stepped, since all of these need a `&mut`.
+    ///
+    /// # Panics
+    ///
+    /// As [`RedisBuilder::start`].
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<Redis> = OnceLock::new();
+        SHARED.get_or_init(|| {
+            let redis = Self::start();
+            // Nobody drops a static, so its folder would stay. Redis itself dies with this process, and
+            // needs no folder, since it keeps nothing.
+            redis.process.remove_folder();
+            redis
+        })
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        loopback(self.port)
+    }
+
+    /// The port where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `redis://127.0.0.1:PORT`
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.addr())
+    }
+
+    /// A new connection.
+    pub fn connect(&self) -> io::Result<RedisConnection> {
+        RedisConnection::open(self.addr())
+    }
+
+    /// Runs one command on a connection of its own: a nil as `(nil)`, an array with a line for each element.
+    ///
+    /// # Panics
+    ///
+    /// If Redis answers with an error, or not within 60 seconds; [`Redis::connect`] is for those who
+    /// expect that.
+    #[track_caller]
+    pub fn command(&self, words: &[&str]) -> String {
+        match self.connect().and_then(|mut connection| connection.command(words)) {
+            Ok(answer) => answer,
+            Err(error) => panic!("Redis did not do {words:?}: {error}"),
+        }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Where it keeps its data and its log.
+    pub fn folder(&self) -> &Path {
+        self.process.folder()
+    }
+
+    /// All that it has printed so far.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// Asks it to end, and waits until it has; see [`Process::stop`].
+    pub fn stop(&mut self) -> ExitStatus {
+        self.process.stop()
+    }
+
+    /// Kills it (SIGKILL), and waits until it is gone.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Halts it: connections stay open and nobody answers; see [`Process::pause`].
+    pub fn pause(&mut self) {
+        self.process.pause();
+    }
+
+    /// Lets it run on after [`Redis::pause`].
+    pub fn resume(&mut self) {
+        self.process.resume();
+    }
+
+    /// Starts it once more, on the same port and with the same data, and waits until it answers. Stops it
+    /// before, if it still runs. Its wall clock stays stepped.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        self.process.restart();
+        self.wait_until_ready();
+    }
+
+    /// Steps its wall clock: forwards by so many seconds, or backwards if the number is negative.
+    ///
+    /// Redis sees it the next time that it looks at its clock, which it does before each command.
+    ///
+    /// # Panics
+    ///
+    /// Unless it was started by [`RedisBuilder::faketime`].
+    #[track_caller]
+    pub fn step_clock(&mut self, by_s: i64) {
+        let Some(clock) = &mut self.faketime else {
+            panic!("this Redis runs on the clock of the machine: start it by Redis::builder().faketime()");
+        };
+        clock.step(by_s);
+    }
+
+    #[track_caller]
+    fn wait_until_ready(&mut self) {
+        let addr = self.addr();
+        self.process.wait_until_ready(|| {
+            RedisConnection::open_within(LOOK_LIMIT, addr)
+                .and_then(|mut connection| connection.command(&["PING"]))
+                .is_ok_and(|answer| answer == "PONG")
+        });
+        if let Some(clock) = &self.faketime {
+            clock.tidy(self.process.pid());
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! `cargo xtask`: the commands that developers and continuous integration run, the very same for both.
+//!
+//! Two rules. It needs nothing but the standard library, so that it is built in a second on a machine that
+//! has only Rust. And whatever is missing it either installs, or names together with the command that does.
+
+mod bench;
+mod packages;
+mod step;
+mod test;
+mod tools;
+
+use std::env;
+use std::process::ExitCode;
+
+/// `EX_USAGE` of sysexits.h: the command line was not understood.
+const EXIT_USAGE: u8 = 64;
+
+const HELP: &str = "\
+The commands that developers and continuous integration run.
+
+Usage: cargo xtask COMMAND
+
+Commands:
+  test    all that must hold before a change is merged
+  bench   each engine beside the bare recipe that it stands on
+
+`cargo xtask COMMAND --help` says more about one of them.
+
+Examples:
+  cargo xtask test
+  cargo xtask test --only clippy
+  cargo xtask bench redis
+";
+
+/// What the command line asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Request {
+    Help(String),
+    Test { only: Option<String> },
+    Bench { engines: Vec<String> },
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let request = match parse(&args) {
+        Ok(request) => request,
+        Err(complaint) => {
+            eprintln!("error: {complaint}");
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    let outcome = match request {
+        Request::Help(text) => {
+            print!("{text}");
+            Ok(())
+        }
+        Request::Test { only } => test::run(only.as_deref()),
+        Request::Bench { engines } => bench::run(&engines),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("\nerror: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parse(args: &[String]) -> Result<Request, String> {
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args.as_slice() {
+        [] => Err(format!("a command is missing\n\n{HELP}")),
+        ["--help" | "-h" | "help", ..] => Ok(Request::Help(HELP.to_owned())),
+        ["test", rest @ ..] => parse_test(rest),
+        ["bench", rest @ ..] => parse_bench(rest),
+        [unknown, ..] => Err(format!(
+            "`{unknown}` is not a command: there are `test` and `bench`; see `cargo xtask --help`"
+        )),
+    }
+}
+
+fn parse_test(args: &[&str]) -> Result<Request, String> {
+    match args {
+        [] => Ok(Request::Test { only: None }),
+        ["--help" | "-h", ..] => Ok(Request::Help(test::help())),
+        ["--only"] => Err(format!("`--only` needs the name of a step: {}", test::step_names())),
+        ["--only", step] if test::is_step(step) => Ok(Request::Test { only: Some((*step).to_owned()) }),
+        ["--only", step] => Err(format!("`{step}` is not a step; the steps are: {}", test::step_names())),
+        ["--only", _, unknown, ..] | [unknown, ..] => {
+            Err(format!("`{unknown}` is not understood; see `cargo xtask test --help`"))
+        }
+    }
+}
+
+fn parse_bench(args: &[&str]) -> Result<Request, String> {
+    if args.iter().any(|arg| matches!(*arg, "--help" | "-h")) {
+        return Ok(Request::Help(bench::HELP.to_owned()));
+    }
+    // Which engines there are is known to the benchmark program alone, and it complains for itself.
+    if let Some(option) = args.iter().find(|arg| arg.starts_with('-')) {
+        return Err(format!("`{option}` is not an option; see `cargo xtask bench --help`"));
+    }
+    Ok(Request::Bench { engines: args.iter().map(ToString::to_string).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Request, String> {
+        parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn each_command_is_understood() {
+        assert_eq!(parsed("test"), Ok(Request::Test { only: None }));
+        assert_eq!(parsed("test --only fmt"), Ok(Request::Test { only: Some("fmt".to_owned()) }));
+        assert_eq!(parsed("bench"), Ok(Request::Bench { engines: vec![] }));
+        let engines = vec!["file".to_owned(), "redis".to_owned()];
+        assert_eq!(parsed("bench file redis"), Ok(Request::Bench { engines }));
+    }
+
+    #[test]
+    fn each_command_has_help_with_examples() {
+        for line in ["--help", "-h", "help", "test --help", "test -h", "bench --help", "bench redis --help"] {
+            let Ok(Request::Help(text)) = parsed(line) else { panic!("no help for `{line}`") };
+            assert!(text.contains("Examples:\n  cargo xtask"), "{text}");
+        }
+    }
+
+    #[test]
+    fn unknown_input_is_refused_and_named() {
+        for (line, named) in [
+            ("", "a command is missing"),
+            ("tset", "`tset` is not a command"),
+            ("test fast", "`fast` is not understood"),
+            ("test --only", "`--only` needs the name of a step: packages, fmt"),
+            ("test --only lint", "`lint` is not a step; the steps are: packages, fmt"),
+            ("test --only fmt clippy", "`clippy` is not understood"),
+            ("bench --fast", "`--fast` is not an option"),
+        ] {
+            let complaint = parsed(line).unwrap_err();
+            assert!(complaint.contains(named), "`{line}`: {complaint}");
+        }
+    }
+}
