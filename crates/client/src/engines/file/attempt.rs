@@ -1,13 +1,13 @@
 //! One request's attempts at a lock, and what is held when one of them succeeds. All of this may wait for the disk.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use bytes::Bytes;
 
-use super::member::{self, MemberFile, Record, Role};
+use super::member::{self, MemberFile, Record, Role, Ticket};
 use super::resource::{LockFile, Resource, ShortLock};
 use super::state::StateError;
 use super::watch::Subscription;
@@ -29,7 +29,7 @@ pub(super) struct Attempt {
     clock: Arc<dyn Clock>,
     lock: Option<LockFile>,
     /// Shows others that it waits.
-    waiter: Option<MemberFile>,
+    waiter: Option<(Ticket, MemberFile)>,
 }
 
 /// How an attempt ended.
@@ -54,16 +54,25 @@ impl Attempt {
         &self.resource
     }
 
-    /// Whether the lock seems free now, or could be got in another way. Does not touch the disk.
-    pub(super) fn is_worthwhile(&mut self) -> bool {
-        match &mut self.lock {
-            Some(lock) if !self.request.reenter => {
-                // An error, and a file that is no longer the one, are for the attempt to find.
-                lock.try_lock(self.request.mode).unwrap_or(true)
-                    || !self.resource.is_current(lock).unwrap_or(false)
-            }
-            _ => true,
-        }
+    /// Whether the lock seems free now; takes it if it is. Does not wait for the disk.
+    pub(super) fn seems_free(&mut self) -> bool {
+        // An error, and a file that is no longer the one, are for the attempt to find.
+        self.lock.as_mut().is_none_or(|lock| {
+            lock.try_lock(self.request.mode).unwrap_or(true)
+                || !self.resource.is_current(lock).unwrap_or(false)
+        })
+    }
+
+    /// The waiter whose leaving is worth waiting for, or the holder's if there is none ahead.
+    pub(super) fn look_ahead(self) -> (Self, io::Result<Option<PathBuf>>) {
+        let ahead = match &self.waiter {
+            Some((ticket, _)) => member::ahead_of(&self.resource.folder, self.request.grant, *ticket),
+            None => Ok(None),
+        };
+        // If the folder was deleted, the next attempt makes it anew.
+        let ahead = ahead
+            .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(error) });
+        (self, ahead)
     }
 
     /// Tries once; gives itself back for the next time.
@@ -93,9 +102,8 @@ impl Attempt {
             return Ok(Outcome::Replaced);
         }
         let short = self.resource.short_lock().map_err(io_failed)?;
-        let found = member::find(&folder).map_err(io_failed)?;
-        member::remove_the_dead(&folder, &found).map_err(io_failed)?;
-        if found.iter().any(|found| found.keeps_out(self.request.owner, self.request.mode)) {
+        let holders = member::holders(&folder).map_err(io_failed)?;
+        if holders.iter().any(|holder| holder.keeps_out(self.request.owner, self.request.mode)) {
             lock.unlock().map_err(io_failed)?;
             return self.busy(lock).map_err(|error| io_failed(error).into());
         }
@@ -110,10 +118,9 @@ impl Attempt {
     fn joinable(&self, folder: &Path) -> Result<Option<(u64, Value)>, AcquireError> {
         let io_failed = |error| failed(folder, error);
         let short = self.resource.short_lock().map_err(io_failed)?;
-        let found = member::find(folder).map_err(io_failed)?;
-        let held: Vec<_> = found
+        let holders = member::holders(folder).map_err(io_failed)?;
+        let held: Vec<_> = holders
             .iter()
-            .filter(|found| found.holds())
             .filter_map(|found| found.record.as_ref())
             .filter(|record| record.owner == self.request.owner)
             .collect();
@@ -146,7 +153,8 @@ impl Attempt {
     fn busy(&mut self, lock: LockFile) -> io::Result<Outcome> {
         self.lock = Some(lock);
         if self.waiter.is_none() && !self.request.wait.is_over(self.clock.now()) {
-            self.waiter = Some(self.create(Role::Waiter, None)?);
+            let ticket = Ticket { since: self.clock.now(), mode: self.request.mode };
+            self.waiter = Some((ticket, self.create(Role::Waiter(ticket), None)?));
         }
         Ok(Outcome::Busy)
     }
@@ -268,8 +276,9 @@ impl Held {
     fn others_of_the_owner_hold(&self) -> bool {
         let is_other = |found: &member::Found| {
             let same_owner = found.record.as_ref().is_some_and(|record| record.owner == self.owner);
-            found.holds() && found.grant != self.grant && same_owner
+            found.grant != self.grant && same_owner
         };
-        self.shared_owner && member::find(&self.resource.folder).is_ok_and(|found| found.iter().any(is_other))
+        self.shared_owner
+            && member::holders(&self.resource.folder).is_ok_and(|found| found.iter().any(is_other))
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
+use crate::clock::BootTime;
 use crate::ids::{GrantId, OwnerId};
 use crate::info::{Member, Presence};
 use crate::mode::Mode;
@@ -22,15 +23,40 @@ pub(super) enum Role {
     Holder,
     /// A holder that re-entered what another client of its owner holds.
     Joined,
-    Waiter,
+    Waiter(Ticket),
+}
+
+/// A waiter's place in the queue. It is in the file's name, so that a queue is read without opening its files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ticket {
+    /// Since when it waits: all processes of a host have one time since boot.
+    pub(super) since: BootTime,
+    pub(super) mode: Mode,
 }
 
 impl Role {
-    const fn prefix(self) -> &'static str {
+    fn file_name(self, grant: GrantId) -> String {
         match self {
-            Self::Holder => "holder-",
-            Self::Joined => "joined-",
-            Self::Waiter => "waiter-",
+            Self::Holder => format!("holder-{grant}"),
+            Self::Joined => format!("joined-{grant}"),
+            Self::Waiter(Ticket { since, mode }) => {
+                format!("waiter-{:020}-{mode}-{grant}", since.since_boot().as_nanos())
+            }
+        }
+    }
+
+    fn parse(file_name: &str) -> Option<(Self, GrantId)> {
+        let (role, rest) = file_name.split_once('-')?;
+        match role {
+            "holder" => Some((Self::Holder, rest.parse().ok()?)),
+            "joined" => Some((Self::Joined, rest.parse().ok()?)),
+            "waiter" => {
+                let (nanos, rest) = rest.split_once('-')?;
+                let (mode, grant) = rest.split_once('-')?;
+                let since = BootTime::from_boot(Duration::from_nanos(nanos.parse().ok()?));
+                Some((Self::Waiter(Ticket { since, mode: mode.parse().ok()? }), grant.parse().ok()?))
+            }
+            _ => None,
         }
     }
 }
@@ -60,7 +86,7 @@ impl MemberFile {
     pub(super) fn create(folder: &Path, role: Role, grant: GrantId, record: &Record) -> io::Result<Self> {
         let text = serde_json::to_vec(record)?;
         let new = folder.join(format!("new-{grant}"));
-        let path = folder.join(format!("{}{grant}", role.prefix()));
+        let path = folder.join(role.file_name(grant));
         loop {
             let mut file =
                 OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&new)?;
@@ -97,7 +123,6 @@ pub(super) struct Found {
     /// What the file says; nothing if it cannot be read, as after a power failure.
     pub(super) record: Option<Record>,
     pub(super) presence: Presence,
-    path: PathBuf,
 }
 
 impl Found {
@@ -109,7 +134,7 @@ impl Found {
 
     /// Whether it holds, alone or with others.
     pub(super) fn holds(&self) -> bool {
-        self.role != Role::Waiter && self.presence == Presence::Present
+        matches!(self.role, Role::Holder | Role::Joined) && self.presence == Presence::Present
     }
 
     pub(super) fn member(self) -> Option<Member> {
@@ -124,56 +149,95 @@ impl Found {
             ..Member::new(self.grant, record.owner, record.mode)
         })
     }
-
-    /// Removes what a dead one left.
-    pub(super) fn remove(&self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
 }
 
 /// All members of a resource, longest first.
 pub(super) fn find(folder: &Path) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        let file_name = entry.file_name();
-        let Some((role, grant)) = file_name.to_str().and_then(parse) else {
-            continue;
-        };
-        match look(&entry.path()) {
-            Ok((record, presence)) => found.push(Found { role, grant, record, presence, path: entry.path() }),
-            // It left while we looked.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+    for (file_name, path) in entries(folder)? {
+        let Some((role, grant)) = Role::parse(&file_name) else { continue };
+        if let Some((record, presence)) = look(&path)? {
+            found.push(Found { role, grant, record, presence });
         }
     }
     found.sort_by_key(|found| (found.record.as_ref().map(|record| record.since_ms), found.grant));
     Ok(found)
 }
 
-/// Removes what the dead left: their files, those that never got a name, and marks for them.
-pub(super) fn remove_the_dead(folder: &Path, found: &[Found]) -> io::Result<()> {
-    for dead in found.iter().filter(|found| found.presence == Presence::Gone) {
-        dead.remove();
-    }
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        let file_name = entry.file_name();
-        let Some(file_name) = file_name.to_str() else {
-            continue;
-        };
-        let dead = if file_name.starts_with("new-") {
-            look(&entry.path()).is_ok_and(|(_, presence)| presence == Presence::Gone)
-        } else if let Some(grant) = file_name.strip_prefix("break-") {
-            !found.iter().any(|found| found.holds() && found.grant.to_string() == grant)
-        } else {
-            false
-        };
-        if dead {
-            let _ = std::fs::remove_file(entry.path());
+/// Those who hold. Removes what the dead left, on the way.
+pub(super) fn holders(folder: &Path) -> io::Result<Vec<Found>> {
+    /// At so many of those who wait it looks, the longest waiting first: it is called for every grant, and a queue may be long.
+    const WAITERS_LOOKED_AT: usize = 4;
+    let (mut holders, mut waiters, mut marks) = (Vec::new(), Vec::new(), Vec::new());
+    let remove_if_dead = |path: &Path| -> io::Result<()> {
+        match look(path)? {
+            Some((_, Presence::Gone)) => remove(path),
+            _ => Ok(()),
+        }
+    };
+    for (file_name, path) in entries(folder)? {
+        match Role::parse(&file_name) {
+            Some((Role::Waiter(_), _)) => waiters.push(path),
+            Some((role, grant)) => match look(&path)? {
+                Some((record, Presence::Present)) => {
+                    holders.push(Found { role, grant, record, presence: Presence::Present });
+                }
+                Some((_, Presence::Gone)) => remove(&path)?,
+                None => {}
+            },
+            None if file_name.starts_with("new-") => remove_if_dead(&path)?,
+            None => marks.extend(file_name.strip_prefix("break-").map(|grant| (grant.to_owned(), path))),
         }
     }
-    Ok(())
+    waiters.sort();
+    waiters.iter().take(WAITERS_LOOKED_AT).try_for_each(|path| remove_if_dead(path))?;
+    for (grant, path) in marks {
+        if !holders.iter().any(|holder| holder.grant.to_string() == grant) {
+            remove(&path)?;
+        }
+    }
+    Ok(holders)
+}
+
+/// The one who waits nearest before this one and keeps it waiting.
+pub(super) fn ahead_of(folder: &Path, own: GrantId, ticket: Ticket) -> io::Result<Option<PathBuf>> {
+    let mut ahead: Vec<_> = entries(folder)?
+        .into_iter()
+        .filter_map(|(file_name, path)| match Role::parse(&file_name)? {
+            (Role::Waiter(other), grant) if !other.mode.compatible_with(ticket.mode) => {
+                ((other.since, grant) < (ticket.since, own)).then_some((other.since, grant, path))
+            }
+            _ => None,
+        })
+        .collect();
+    ahead.sort();
+    for (_, _, path) in ahead.into_iter().rev() {
+        match look(&path)? {
+            Some((_, Presence::Present)) => return Ok(Some(path)),
+            Some((_, Presence::Gone)) => remove(&path)?,
+            None => {}
+        }
+    }
+    Ok(None)
+}
+
+fn entries(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if let Ok(file_name) = entry.file_name().into_string() {
+            entries.push((file_name, entry.path()));
+        }
+    }
+    Ok(entries)
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        // Somebody else was faster.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
 }
 
 /// The mark by which an operator asks a holder to let go.
@@ -181,14 +245,12 @@ pub(super) fn break_mark(folder: &Path, grant: GrantId) -> PathBuf {
     folder.join(format!("break-{grant}"))
 }
 
-fn parse(file_name: &str) -> Option<(Role, GrantId)> {
-    [Role::Holder, Role::Joined, Role::Waiter]
-        .into_iter()
-        .find_map(|role| Some((role, file_name.strip_prefix(role.prefix())?.parse().ok()?)))
-}
-
-fn look(path: &Path) -> io::Result<(Option<Record>, Presence)> {
-    let mut file = File::open(path)?;
+/// What a member's file says, and whether its process lives; nothing if it has just left.
+fn look(path: &Path) -> io::Result<Option<(Option<Record>, Presence)>> {
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
     // Shared, so that two who look do not take each other for its owner; let go of when the file is closed.
     let presence = match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Presence::Gone,
@@ -197,5 +259,5 @@ fn look(path: &Path) -> io::Result<(Option<Record>, Presence)> {
     };
     let mut text = Vec::new();
     file.read_to_end(&mut text)?;
-    Ok((serde_json::from_slice(&text).ok(), presence))
+    Ok(Some((serde_json::from_slice(&text).ok(), presence)))
 }

@@ -6,8 +6,10 @@
 //! - **Who has the flock and sees no live holder beside itself holds.** The second half matters when an owner
 //!   re-entered from another process, or when somebody deleted the lock file under its holder.
 //! - **The token is synced before the grant is given out**, under the flock and the short lock.
-//! - A waiter tries the flock without blocking, since a wait in the kernel could not be cancelled; it is woken by
-//!   inotify, and polls as the backstop.
+//! - A waiter tries the flock without blocking, since a wait in the kernel could not be cancelled. It is woken by
+//!   inotify when the waiter ahead of it leaves, or the holder if it is the first: one is woken, not all. That is an order of
+//!   waking and not of service: whoever finds the lock free takes it, and a waiter that is stopped holds nobody up, since
+//!   all poll as the backstop.
 
 mod attempt;
 mod layout;
@@ -29,7 +31,7 @@ use self::attempt::{Attempt, Held, Outcome};
 use self::member::Role;
 use self::resource::Resource;
 use self::state::StateError;
-use self::watch::{Interest, Subscription, Watcher};
+use self::watch::{Interest, Watcher};
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted};
 use crate::error::{
@@ -81,7 +83,7 @@ impl FileEngine {
             visible_waiters: true,
             breaking: Breaking::Ask,
             expiry: Expiry::Kernel,
-            waking: Waking::All,
+            waking: Waking::One,
             reach: Reach::Host,
             ..Capabilities::minimal("file", "flock")
         };
@@ -118,10 +120,6 @@ impl FileEngine {
         self.watcher.get_or_init(start).as_ref()
     }
 
-    fn subscribe(self: &Arc<Self>, resource: &Resource, interest: Interest) -> Option<Subscription> {
-        self.watcher()?.subscribe(&resource.lock_path(), interest)
-    }
-
     /// Somebody meddled with this lock file: holders are told at once if that cost them the lock.
     fn confirm_at(&self, lock: &Path) {
         let held: Vec<_> =
@@ -154,7 +152,6 @@ impl FileEngine {
         let resource = self.resource(&request.name);
         let clock = self.context.clock.clone();
         let mut attempt = Attempt::new(resource, request.clone(), self.host.clone(), clock.clone());
-        let mut changes: Option<Subscription> = None;
         let mut poll = FIRST_POLL;
         loop {
             let (returned, outcome) = self.on_disk(move || attempt.run()).await?;
@@ -162,22 +159,26 @@ impl FileEngine {
             match outcome? {
                 Outcome::Held(held) => return Ok(self.keep(held)),
                 Outcome::Busy => {}
-                // What was watched is gone; what is there now is watched before it is tried.
-                Outcome::Replaced => {
-                    changes = None;
-                    continue;
-                }
+                Outcome::Replaced => continue,
             }
             loop {
-                let now = clock.now();
-                if request.wait.is_over(now) {
+                if request.wait.is_over(clock.now()) {
                     return Err(request.not_got());
                 }
-                if changes.is_none() && self.watcher().is_some() {
-                    // Nothing may have been heard of a release between the attempt and this: look once more.
-                    changes = self.subscribe(attempt.resource(), Interest::Freed);
+                let (returned, ahead) = self.on_disk(move || attempt.look_ahead()).await?;
+                attempt = returned;
+                let ahead = ahead.map_err(|error| failed(&attempt.resource().folder, error))?;
+                let is_first = ahead.is_none();
+                let watched = ahead.unwrap_or_else(|| attempt.resource().lock_path());
+                let mut changes =
+                    self.watcher().and_then(|watcher| watcher.subscribe(&watched, Interest::Freed));
+                // It may have been freed before it was watched.
+                if attempt.seems_free() {
                     break;
                 }
+                // Who waits behind another, and will hear of it, does not look often.
+                let pause = if is_first || changes.is_none() { poll } else { LONGEST_POLL };
+                let look_again = request.wait.or_at(clock.now() + random::jittered(pause));
                 let heard = async {
                     match &mut changes {
                         Some(changes) => changes.changed().await,
@@ -187,12 +188,9 @@ impl FileEngine {
                 tokio::select! {
                     () = request.cancel.cancelled() => return Err(EngineError::Closed.into()),
                     () = heard => poll = FIRST_POLL,
-                    () = clock.sleep_until(request.wait.or_at(now + random::jittered(poll))) => {
-                        poll = (poll * 2).min(LONGEST_POLL);
-                    }
+                    () = clock.sleep_until(look_again) => poll = (poll * 2).min(LONGEST_POLL),
                 }
-                // Without leaving the thread, since most of those who are woken are not the one who gets it.
-                if attempt.is_worthwhile() {
+                if request.reenter || attempt.seems_free() {
                     break;
                 }
             }
@@ -200,7 +198,9 @@ impl FileEngine {
     }
 
     fn keep(self: &Arc<Self>, mut held: Held) -> Granted {
-        held.watch = self.subscribe(&held.resource, Interest::Tampered);
+        held.watch = self
+            .watcher()
+            .and_then(|watcher| watcher.subscribe(&held.resource.lock_path(), Interest::Tampered));
         let granted = held.granted();
         self.held().insert(held.grant, Arc::new(held));
         granted
@@ -218,7 +218,7 @@ impl FileEngine {
         }
         let found = member::find(folder).map_err(|error| failed(directory, error))?;
         let (waiters, holders): (Vec<_>, Vec<_>) =
-            found.into_iter().partition(|found| found.role == Role::Waiter);
+            found.into_iter().partition(|found| matches!(found.role, Role::Waiter(_)));
         info.holders = holders.into_iter().filter_map(member::Found::member).collect();
         info.waiters = waiters.into_iter().filter_map(member::Found::member).collect();
         Ok(info)

@@ -1,6 +1,6 @@
 //! A resource's folder, and the two locks in it: the lock itself, and a short one around changes of the state.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, FileTimes, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -162,7 +162,8 @@ impl LockFile {
 
     /// Makes those look who watch the file.
     pub(super) fn poke(&self, now: SystemTime) -> io::Result<()> {
-        self.file.set_modified(now)
+        // Both times: with one alone, the kernel speaks of a write or a read and not of attributes.
+        self.file.set_times(FileTimes::new().set_accessed(now).set_modified(now))
     }
 }
 
