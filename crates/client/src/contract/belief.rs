@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::trial::soon;
-use super::{Subject, Trial, eventually};
+use super::{Subject, Trial};
 use crate::capabilities::Expiry;
 use crate::clock::BootTime;
 use crate::{GuardState, LostReason, Release, Wait};
@@ -18,18 +17,19 @@ pub async fn check_fails_from_the_deadline_on<S: Subject>(trial: Trial<S>) {
         let guard = other.lock(name).ttl(Trial::<S>::LONG).acquire().await.unwrap();
         (BootTime::now(), guard)
     });
-    eventually("the lease runs out", async || {
-        let before = BootTime::now();
-        let believes = guard.check().is_ok();
-        let after = BootTime::now();
-        assert!(!believes || before < deadline, "believed at {before:?}, after {deadline:?}");
-        assert!(believes || after >= deadline, "lost at {after:?}, before {deadline:?}");
-        !believes
-    })
-    .await;
+    trial
+        .eventually("the lease runs out", async || {
+            let before = BootTime::now();
+            let believes = guard.check().is_ok();
+            let after = BootTime::now();
+            assert!(!believes || before < deadline, "believed at {before:?}, after {deadline:?}");
+            assert!(believes || after >= deadline, "lost at {after:?}, before {deadline:?}");
+            !believes
+        })
+        .await;
     assert_eq!(guard.state(), GuardState::Lost(LostReason::Expired));
     assert_eq!(guard.lost().await, LostReason::Expired);
-    let (granted, next) = soon("the next one gets it", next).await.unwrap();
+    let (granted, next) = trial.soon("the next one gets it", next).await.unwrap();
     assert!(granted >= deadline, "granted at {granted:?}, while the first believed until {deadline:?}");
     assert_eq!(guard.release().await.unwrap(), Release::AlreadyLost(LostReason::Expired));
     assert!(next.check().is_ok());
@@ -51,7 +51,7 @@ pub async fn max_hold_ends_it<S: Subject>(trial: Trial<S>) {
     let name = trial.name("max-hold");
     let guard = trial.client().lock(&name).ttl(Trial::<S>::LONG).max_hold(Duration::from_millis(300));
     let guard = guard.acquire().await.unwrap();
-    assert_eq!(soon("max_hold ends", guard.lost()).await, LostReason::MaxHold);
+    assert_eq!(trial.soon("max_hold ends", guard.lost()).await, LostReason::MaxHold);
     assert_eq!(guard.check().unwrap_err().reason, LostReason::MaxHold);
     trial.assert_nothing_left(&name).await;
     assert_eq!(guard.release().await.unwrap(), Release::AlreadyLost(LostReason::MaxHold));
@@ -75,7 +75,7 @@ pub async fn work_is_dropped_at_loss<S: Subject>(trial: Trial<S>) {
         let _marker = marker;
         std::future::pending::<()>().await;
     };
-    let lost = soon("the work is dropped", guard.run(endless)).await.unwrap_err();
+    let lost = trial.soon("the work is dropped", guard.run(endless)).await.unwrap_err();
     assert_eq!(lost.reason, LostReason::MaxHold);
     assert_eq!(dropped.recv().await, Some(()));
     let mut polled = false;
@@ -99,9 +99,9 @@ pub async fn a_stopped_process_does_not_believe_beyond_its_lease<S: Subject>(tri
         // It may free the lock when it hears nothing, and it may not.
         Expiry::Connection | Expiry::Kernel => Wait::For(ttl * 2),
     };
-    let next =
-        soon("the next one gets it", trial.client().lock(&name).ttl(Trial::<S>::LONG).wait(wait).acquire())
-            .await;
+    let next = trial
+        .soon("the next one gets it", trial.client().lock(&name).ttl(Trial::<S>::LONG).wait(wait).acquire())
+        .await;
     helper.resume();
     match next {
         Ok(next) => {
@@ -110,10 +110,11 @@ pub async fn a_stopped_process_does_not_believe_beyond_its_lease<S: Subject>(tri
                 Expiry::Kernel,
                 "the kernel does not free what a stopped process holds"
             );
-            eventually("the stopped one knows", async || {
-                helper.ask(&format!("check {name}")).await.starts_with("lost")
-            })
-            .await;
+            trial
+                .eventually("the stopped one knows", async || {
+                    helper.ask(&format!("check {name}")).await.starts_with("lost")
+                })
+                .await;
             let released = helper.ask(&format!("release {name}")).await;
             assert!(released.starts_with("AlreadyLost"), "{released}");
             assert!(next.check().is_ok());

@@ -1,6 +1,5 @@
 //! What an operator can do about a lock that somebody holds.
 
-use super::trial::soon;
 use super::{Subject, Trial};
 use crate::capabilities::Breaking;
 use crate::{Break, BreakError, EngineError, LostReason};
@@ -17,7 +16,7 @@ pub async fn a_holder_that_is_asked_lets_go<S: Subject>(trial: Trial<S>) {
         return;
     }
     assert_eq!(answer.unwrap().iter().map(|holder| holder.grant).collect::<Vec<_>>(), [guard.grant()]);
-    assert_eq!(soon("the holder is told", guard.lost()).await, LostReason::Broken);
+    assert_eq!(trial.soon("the holder is told", guard.lost()).await, LostReason::Broken);
     assert!(guard.check().is_err());
     trial.assert_nothing_left(&name).await;
 }

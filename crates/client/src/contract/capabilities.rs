@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::trial::soon;
 use super::{Subject, Trial};
 use crate::capabilities::{Breaking, Capability};
 use crate::{AcquireError, Break, BreakError, ConvertError, EngineError, Mode, ValueError, Wait};
@@ -97,7 +96,7 @@ pub async fn fair_is_first_come_first_served<S: Subject>(trial: Trial<S>) {
     }
     first.release().await.unwrap();
     for place in 0..WAITERS {
-        assert_eq!(soon("the next one is served", order.recv()).await, Some(place));
+        assert_eq!(trial.soon("the next one is served", order.recv()).await, Some(place));
     }
 }
 

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::trial::soon;
-use super::{Subject, Trial, eventually, poll_times};
+use super::{Subject, Trial, poll_times};
 use crate::capabilities::Capability;
 use crate::{ConvertError, Mode, Wait};
 
@@ -46,7 +45,7 @@ pub async fn a_conversion_waits_for_others<S: Subject>(trial: Trial<S>) {
     assert!(matches!(late, Err(ConvertError::TimedOut { .. })), "{late:?}");
     assert_eq!(guard.mode(), Mode::Pr);
     let (converted, released) = tokio::join!(guard.convert(Mode::Ex, Wait::Forever), async {
-        eventually("the conversion waits, or is seen to", async || trial.is_busy(&name).await).await;
+        trial.eventually("the conversion waits, or is seen to", async || trial.is_busy(&name).await).await;
         other.release().await
     });
     converted.unwrap();
@@ -65,7 +64,7 @@ pub async fn a_dropped_conversion_restores_the_mode<S: Subject>(trial: Trial<S>)
         let (guard, other) = (shared().await.unwrap(), shared().await.unwrap());
         let converted = poll_times(guard.convert(Mode::Ex, Wait::Forever), polls).await;
         assert!(converted.is_none(), "converted in spite of another holder");
-        drop(soon("a reader gets in again", shared()).await.unwrap());
+        drop(trial.soon("a reader gets in again", shared()).await.unwrap());
         assert_eq!(guard.mode(), Mode::Pr);
         other.release().await.unwrap();
         guard.release().await.unwrap();

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::trial::soon;
 use super::{Helper, Subject, Trial};
 use crate::capabilities::Expiry;
 
@@ -30,7 +29,7 @@ pub async fn a_killed_holder_frees_the_lock<S: Subject>(trial: Trial<S>) {
     acquire(&mut helper, &name, ttl(&trial)).await;
     assert!(trial.is_busy(&name).await);
     helper.kill();
-    drop(soon("the next one gets it", trial.client().lock(&name).acquire()).await.unwrap());
+    drop(trial.soon("the next one gets it", trial.client().lock(&name).acquire()).await.unwrap());
     trial.assert_nothing_left(&name).await;
 }
 
@@ -46,7 +45,7 @@ pub async fn a_killed_waiter_is_in_nobodys_way<S: Subject>(trial: Trial<S>) {
     trial.waiters(&name, 1).await;
     helper.kill();
     guard.release().await.unwrap();
-    drop(soon("the next one gets it", trial.client().lock(&name).acquire()).await.unwrap());
+    drop(trial.soon("the next one gets it", trial.client().lock(&name).acquire()).await.unwrap());
     trial.assert_nothing_left(&name).await;
 }
 

@@ -1,6 +1,5 @@
 //! A wait that can never end is refused, where the engine detects deadlocks.
 
-use super::trial::soon;
 use super::{Subject, Trial};
 use crate::AcquireError;
 
@@ -19,7 +18,7 @@ pub async fn two_who_wait_for_each_other_are_told<S: Subject>(trial: Trial<S>) {
         async move { a.lock(right).ttl(Trial::<S>::LONG).label("a").acquire().await }
     });
     trial.waiters(&right, 1).await;
-    let victim = soon("the deadlock is seen", acquire(&b, &left)).await;
+    let victim = trial.soon("the deadlock is seen", acquire(&b, &left)).await;
     let Err(AcquireError::Deadlock { cycle, .. }) = victim else { panic!("{victim:?}") };
     let mut members: Vec<_> =
         cycle.iter().map(|member| (member.name.to_string(), member.member.owner)).collect();
@@ -29,7 +28,7 @@ pub async fn two_who_wait_for_each_other_are_told<S: Subject>(trial: Trial<S>) {
     assert_eq!(members, expected, "the cycle names both, with what each waits for");
     assert!(b_right.check().is_ok() && a_left.check().is_ok(), "locks that were granted stay");
     b_right.release().await.unwrap();
-    soon("the other goes on", waiting).await.unwrap().unwrap().release().await.unwrap();
+    trial.soon("the other goes on", waiting).await.unwrap().unwrap().release().await.unwrap();
 }
 
 /// A queue is no deadlock, and neither is an owner that waits for nobody who waits.
@@ -54,6 +53,6 @@ pub async fn no_deadlock_is_told_where_there_is_none<S: Subject>(trial: Trial<S>
     }
     guard.release().await.unwrap();
     for waiter in waiting {
-        soon("each is served", waiter).await.unwrap().unwrap();
+        trial.soon("each is served", waiter).await.unwrap().unwrap();
     }
 }

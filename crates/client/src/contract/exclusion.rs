@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::trial::soon;
-use super::{Inside, Subject, Trial, eventually};
+use super::{Inside, Subject, Trial};
 use crate::{Guard, Mode};
 
 /// Tasks of several clients increment a counter that only the lock protects.
@@ -154,12 +153,13 @@ pub async fn a_writer_waits_for_all_readers<S: Subject>(trial: Trial<S>) {
         assert!(!writer.is_finished(), "the writer is in, and {} readers too", readers.len() + 1);
         reader.release().await.unwrap();
     }
-    let writer = soon("the writer gets in", writer).await.unwrap();
+    let writer = trial.soon("the writer gets in", writer).await.unwrap();
     assert!(writer.token() > last_token || !trial.capabilities().fencing);
     assert!(trial.client().lock(&name).shared().try_acquire().await.unwrap().is_none());
     drop(writer);
-    eventually("readers get in again", async || {
-        trial.client().lock(&name).shared().try_acquire().await.unwrap().is_some()
-    })
-    .await;
+    trial
+        .eventually("readers get in again", async || {
+            trial.client().lock(&name).shared().try_acquire().await.unwrap().is_some()
+        })
+        .await;
 }

@@ -11,11 +11,14 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::mpsc;
 
-use super::trial::soon;
+use super::trial::within;
 use super::{Inside, Subject};
 use crate::{Client, Guard, Mode, OwnerId, Wait};
 
 const ADDRESS: &str = "TENURE_CONTRACT_HELPER";
+
+/// How long a helper may take for anything on a slow machine: some of it is waiting for its turn among many.
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// A helper process, as the case sees it. It is killed when this is dropped.
 pub struct Helper {
@@ -25,11 +28,12 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Starts the test binary again, with a client of the engine at that address. `module` is the module of the suite,
-    /// or one inside of it.
+    /// Starts the test binary again, with a client of the engine at that address. `module` is the path of a module
+    /// of the suite, as a case gets it.
     pub async fn start(module: &str, address: &str) -> Self {
-        // `crate::suite::area`: the helper is a test of the suite's own module, and tests are named without their crate.
-        let suite = module.split("::").nth(1).expect("the suite is in a module of its own");
+        // `crate::…::suite::area`: the helper is a test of the suite's own module, and tests are named without their crate.
+        let suite = module.split_once("::").and_then(|(_, path)| path.rsplit_once("::"));
+        let (suite, _) = suite.expect("a case is in a module of the suite");
         let mut child = Command::new(std::env::current_exe().expect("a test binary knows its own path"))
             .args([&format!("{suite}::helper_process"), "--exact", "--nocapture", "--test-threads=1"])
             .env(ADDRESS, address)
@@ -60,7 +64,7 @@ impl Helper {
 
     /// The answer to a command.
     pub async fn answer(&mut self) -> String {
-        soon("the helper answers", self.answers.recv()).await.unwrap_or_else(|| "gone".to_owned())
+        within(PATIENCE, "the helper answers", self.answers.recv()).await.unwrap_or_else(|| "gone".to_owned())
     }
 
     /// Gives a command and waits for its answer.

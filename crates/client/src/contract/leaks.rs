@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::trial::soon;
 use super::{Subject, Trial, poll_times};
 use crate::{AcquireError, Wait};
 
@@ -58,9 +57,9 @@ pub async fn a_timed_out_wait_leaves_nothing<S: Subject>(trial: Trial<S>) {
     let guard = trial.holder(&name).await;
     for wait_ms in [1, 20, 200] {
         let wait = Wait::For(Duration::from_millis(wait_ms));
-        let answer =
-            soon("the wait ends", trial.client().lock(&name).ttl(Trial::<S>::LONG).wait(wait).acquire())
-                .await;
+        let answer = trial
+            .soon("the wait ends", trial.client().lock(&name).ttl(Trial::<S>::LONG).wait(wait).acquire())
+            .await;
         assert!(matches!(answer, Err(AcquireError::TimedOut { .. })), "{answer:?}");
         trial.waiters(&name, 0).await;
     }
@@ -90,6 +89,6 @@ pub async fn a_dropped_guard_releases<S: Subject>(trial: Trial<S>) {
     });
     trial.waiters(&name, 1).await;
     drop(guard);
-    drop(soon("the waiter gets it", waiting).await.unwrap());
+    drop(trial.soon("the waiter gets it", waiting).await.unwrap());
     trial.assert_nothing_left(&name).await;
 }

@@ -47,10 +47,11 @@ pub mod sight;
 pub mod values;
 
 use std::future::Future;
+use std::time::Duration;
 
 pub use helper::{Helper, run_helper};
 pub use inside::Inside;
-pub use trial::{Trial, eventually, poll_times};
+pub use trial::{Trial, poll_times};
 
 use crate::Client;
 
@@ -60,6 +61,9 @@ pub trait Subject: Send + Sync + 'static {
     const PROCESSES: usize = 8;
     /// How often each of them increments.
     const INCREMENTS: usize = 50;
+
+    /// How long something may take to come true on a slow machine.
+    const PATIENCE: Duration = Duration::from_mins(1);
 
     /// Starts the engine, or finds one that is shared. Every case asks for names of its own.
     fn start() -> impl Future<Output = Self> + Send

@@ -1,6 +1,5 @@
 //! Only the same owner re-enters, and only where the held mode covers the asked one.
 
-use super::trial::soon;
 use super::{Subject, Trial};
 use crate::{AcquireError, Mode, OwnerId, Release, Wait};
 
@@ -56,7 +55,7 @@ pub async fn tasks_of_one_owner_share_a_grant<S: Subject>(trial: Trial<S>) {
     let name = trial.name("tasks");
     let owner = trial.client().owner();
     let acquire = || owner.lock(&name).ttl(Trial::<S>::LONG).acquire();
-    let (a, b, c) = soon("all get it", async { tokio::join!(acquire(), acquire(), acquire()) }).await;
+    let (a, b, c) = trial.soon("all get it", async { tokio::join!(acquire(), acquire(), acquire()) }).await;
     let guards = [a.unwrap(), b.unwrap(), c.unwrap()];
     assert!(guards.iter().all(|guard| guard.grant() == guards[0].grant()));
     drop(guards);
@@ -104,6 +103,6 @@ pub async fn an_owner_reenters_from_another_process<S: Subject>(trial: Trial<S>)
     guard.release().await.unwrap();
     assert!(trial.is_busy(&name).await, "free, although the owner's other process holds it");
     helper.kill();
-    drop(soon("the next one gets it", trial.client().lock(&name).acquire()).await.unwrap());
+    drop(trial.soon("the next one gets it", trial.client().lock(&name).acquire()).await.unwrap());
     trial.assert_nothing_left(&name).await;
 }

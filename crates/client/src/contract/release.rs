@@ -1,6 +1,6 @@
 //! Release, renew and convert name the grant: nobody touches what is somebody else's. Tokens rise.
 
-use super::{Subject, Trial, eventually};
+use super::{Subject, Trial};
 use crate::engine::AcquireRequest;
 use crate::error::{ReleaseError, RenewError};
 use crate::{LockName, LostReason};
@@ -85,7 +85,7 @@ pub async fn tokens_rise_from_grant_to_grant<S: Subject>(trial: Trial<S>) {
         last = guard.token();
         if turn % 3 == 0 {
             drop(guard);
-            eventually("a dropped guard's lock is free", async || !trial.is_busy(&name).await).await;
+            trial.eventually("a dropped guard's lock is free", async || !trial.is_busy(&name).await).await;
         } else {
             guard.release().await.unwrap();
         }

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::trial::soon;
-use super::{Subject, Trial, eventually};
+use super::{Subject, Trial};
 use crate::{Release, Wait};
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -91,7 +90,10 @@ pub async fn the_blocking_api_does_the_same<S: Subject>(trial: Trial<S>) {
             client.close().unwrap();
         }
     });
-    soon("the blocking calls end", work).await.unwrap();
-    eventually("everything is free", async || !trial.is_busy(&name).await && !trial.is_busy(&second).await)
+    trial.soon("the blocking calls end", work).await.unwrap();
+    trial
+        .eventually("everything is free", async || {
+            !trial.is_busy(&name).await && !trial.is_busy(&second).await
+        })
         .await;
 }

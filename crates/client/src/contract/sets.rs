@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::trial::soon;
 use super::{Subject, Trial};
 use crate::{AcquireError, Wait};
 
@@ -18,7 +17,7 @@ pub async fn all_or_nothing<S: Subject>(trial: Trial<S>) {
     trial.assert_nothing_left(&a).await;
     trial.assert_nothing_left(&c).await;
     held.release().await.unwrap();
-    let set = soon("all are got", all().acquire()).await.unwrap();
+    let set = trial.soon("all are got", all().acquire()).await.unwrap();
     set.check().unwrap();
     assert_eq!(set.iter().map(|guard| guard.name().as_str()).collect::<Vec<_>>(), [&a, &b, &c]);
     assert!(set.get(&b).is_some() && set.get("d").is_none());
@@ -43,5 +42,5 @@ pub async fn opposite_orders_do_not_deadlock<S: Subject>(trial: Trial<S>) {
     };
     let here = turns(trial.client().clone(), [a.clone(), b.clone()]);
     let there = turns(other, [b, a]);
-    soon("both get through", async { tokio::join!(here, there) }).await;
+    trial.soon("both get through", async { tokio::join!(here, there) }).await;
 }

@@ -13,9 +13,6 @@ use super::{Helper, Subject};
 use crate::capabilities::{Capabilities, Reach};
 use crate::{Client, Guard};
 
-/// How long a condition may take to come true on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// One case's engine, names and files.
 pub struct Trial<S: Subject> {
     subject: S,
@@ -88,10 +85,25 @@ impl<S: Subject> Trial<S> {
         }
     }
 
+    /// Waits until a condition holds, and fails if it does not within the subject's patience.
+    pub async fn eventually(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) {
+        let look = async {
+            while !holds().await {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        within(S::PATIENCE, what, look).await;
+    }
+
+    /// Waits for a future, and fails if it is not ready within the subject's patience.
+    pub async fn soon<F: Future>(&self, what: &str, future: F) -> F::Output {
+        within(S::PATIENCE, what, future).await
+    }
+
     /// Fails unless neither a lock nor a waiter stays behind.
     pub async fn assert_nothing_left(&self, name: &str) {
-        eventually("the lock is free", async || !self.is_busy(name).await).await;
-        eventually("nobody holds the lock or waits for it", async || {
+        self.eventually("the lock is free", async || !self.is_busy(name).await).await;
+        self.eventually("nobody holds the lock or waits for it", async || {
             let info = self.client.inspect(name).await.expect("the engine answers");
             info.present_holders().next().is_none() && info.waiters.is_empty()
         })
@@ -101,7 +113,7 @@ impl<S: Subject> Trial<S> {
     /// Resolves when the engine shows so many waiters; at once where it does not show them.
     pub async fn waiters(&self, name: &str, count: usize) {
         if self.capabilities().visible_waiters {
-            eventually("the waiters are seen", async || {
+            self.eventually("the waiters are seen", async || {
                 self.client.inspect(name).await.expect("the engine answers").waiters.len() == count
             })
             .await;
@@ -109,20 +121,11 @@ impl<S: Subject> Trial<S> {
     }
 }
 
-/// Waits until a condition holds, and fails if it does not within a generous time.
-pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let limit = crate::clock::BootTime::now() + PATIENCE;
-    while !holds().await {
-        assert!(crate::clock::BootTime::now() < limit, "not within {PATIENCE:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-/// Waits for a future, and fails if it is not ready within a generous time.
-pub(super) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
-    match tokio::time::timeout(PATIENCE, future).await {
+/// Waits for a future, and fails if it is not ready within that time.
+pub(super) async fn within<F: Future>(patience: Duration, what: &str, future: F) -> F::Output {
+    match tokio::time::timeout(patience, future).await {
         Ok(output) => output,
-        Err(_) => panic!("not within {PATIENCE:?}: {what}"),
+        Err(_) => panic!("not within {patience:?}: {what}"),
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::trial::soon;
 use super::{Subject, Trial};
 use crate::capabilities::Expiry;
 use crate::engine::AcquireRequest;
@@ -90,7 +89,7 @@ pub async fn a_dead_writer_leaves_the_value_in_doubt<S: Subject>(trial: Trial<S>
     let in_doubt = Value { bytes: "half-done".into(), in_doubt: true };
     // Also for the one after the next: who only looked has not resolved anything.
     for _ in 0..2 {
-        let next = soon("the next one gets it", acquire(Mode::Ex)).await.unwrap();
+        let next = trial.soon("the next one gets it", acquire(Mode::Ex)).await.unwrap();
         assert_eq!(next.value(), in_doubt);
         next.release().await.unwrap();
     }

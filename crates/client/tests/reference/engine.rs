@@ -1,0 +1,535 @@
+//! An engine that keeps everything in this process, written to be read and not to be fast: all six modes, first come first
+//! served, leases, conversion, values, deadlock detection. The suite is held to it, and it can be told to be wrong.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tenure::capabilities::{Breaking, Expiry, Reach, Waking};
+use tenure::clock::{BootTime, Clock};
+use tenure::engine::{AcquireRequest, Conversion, EngineContext, Grant, Granted, LossNotice, WaitUntil};
+use tenure::error::{CycleMember, RenewError};
+use tenure::{
+    AcquireError, Break, BreakError, Capabilities, ConvertError, Engine, EngineError, FencingToken, GrantId,
+    InspectError, LockInfo, LockName, Lost, LostReason, Member, ModeSet, OwnerId, ReleaseError, Term, Value,
+    ValueError,
+};
+use tokio::sync::watch;
+
+/// How an engine can be wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    None,
+    /// Release frees the resource, whoever holds it.
+    ReleasesByName,
+    /// Renewal makes a grant anew that was gone.
+    RenewsTheDead,
+    /// Tokens stay the same.
+    SameToken,
+    /// Everything is compatible with everything.
+    LetsEverybodyIn,
+    /// A request that is repeated is a second request.
+    CountsTwice,
+    /// The lease ends at half of what the holder was told.
+    EndsEarly,
+    /// Values are written by whoever comes.
+    AnybodyWrites,
+    /// Every owner re-enters.
+    AnybodyReenters,
+    /// The last to come is served first.
+    LastComeFirst,
+    /// A waiter that gave up stays in the queue.
+    KeepsWaiters,
+    /// A holder whose acquire was cancelled is not noticed.
+    IgnoresCancel,
+    /// Everybody who waits is told of a deadlock.
+    CriesDeadlock,
+    /// A conversion is granted whoever else holds.
+    ConvertsOverOthers,
+}
+
+/// What the clients of one address share.
+#[derive(Debug)]
+pub(crate) struct Store {
+    table: Mutex<Table>,
+    changed: watch::Sender<()>,
+    fault: Fault,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    resources: BTreeMap<LockName, Resource>,
+    token: u64,
+    /// Requests are answered as if the engine could not be reached.
+    unreachable: bool,
+}
+
+#[derive(Debug, Default)]
+struct Resource {
+    granted: Vec<Held>,
+    /// Converters first, each kind in its order.
+    queue: Vec<Queued>,
+    value: Value,
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    member: Member,
+    expires: BootTime,
+    loss: LossNotice,
+}
+
+#[derive(Clone, Debug)]
+struct Queued {
+    member: Member,
+    converts: bool,
+    ttl: Duration,
+    loss: LossNotice,
+}
+
+impl Store {
+    pub(crate) fn new(fault: Fault) -> Arc<Self> {
+        Arc::new(Self { table: Mutex::default(), changed: watch::Sender::new(()), fault })
+    }
+
+    /// The store of an address, for clients that meet at one.
+    pub(crate) fn at(address: &str, fault: Fault) -> Arc<Self> {
+        static STORES: OnceLock<Mutex<BTreeMap<String, Arc<Store>>>> = OnceLock::new();
+        let mut stores = STORES.get_or_init(Mutex::default).lock().unwrap();
+        stores.entry(address.to_owned()).or_insert_with(|| Self::new(fault)).clone()
+    }
+
+    /// From now on nothing is answered but that the engine cannot be reached.
+    pub(crate) fn set_unreachable(&self, unreachable: bool) {
+        self.table.lock().unwrap().unreachable = unreachable;
+    }
+
+    fn table(&self) -> Result<MutexGuard<'_, Table>, EngineError> {
+        let table = self.table.lock().unwrap();
+        if table.unreachable {
+            return Err(EngineError::Unreachable {
+                engine: "reference",
+                message: "told so".into(),
+                cause: None,
+            });
+        }
+        Ok(table)
+    }
+}
+
+impl Table {
+    /// Ends what has expired and grants what can be granted, at one resource.
+    fn serve(&mut self, name: &LockName, now: BootTime, fault: Fault) {
+        let resource = self.resources.entry(name.clone()).or_default();
+        let died = resource.granted.iter().any(|held| held.expires <= now && held.member.mode.may_write());
+        resource.granted.retain(|held| held.expires > now);
+        resource.value.in_doubt |= died;
+        let mut place = 0;
+        while place < resource.queue.len() {
+            let next = &resource.queue
+                [if fault == Fault::LastComeFirst { resource.queue.len() - 1 - place } else { place }];
+            let (id, fits) = (
+                next.member.grant,
+                fault == Fault::LetsEverybodyIn || resource.fits(&next.member, next.converts, fault),
+            );
+            if !fits && fault != Fault::LastComeFirst {
+                // Conversions go in order and before any waiter; so does everybody else.
+                break;
+            }
+            if !fits {
+                place += 1;
+                continue;
+            }
+            let at = resource.queue.iter().position(|queued| queued.member.grant == id).unwrap();
+            let mut next = resource.queue.remove(at);
+            let kept = resource
+                .granted
+                .iter()
+                .find(|held| next.converts && held.member.grant == id)
+                .map(|held| held.member.clone());
+            let keeps_token = kept.as_ref().is_some_and(|old| old.mode.covers(next.member.mode));
+            if !keeps_token && fault != Fault::SameToken {
+                self.token += 1;
+            }
+            next.member.token =
+                if keeps_token { kept.unwrap().token } else { Some(FencingToken::new(self.token)) };
+            resource.granted.retain(|held| held.member.grant != id);
+            resource.granted.push(Held { member: next.member, expires: now + next.ttl, loss: next.loss });
+            place = 0;
+        }
+    }
+
+    /// The cycle that this request would close, if it would: who waits for whom, along the owners.
+    fn cycle(&self, start: &Queued, name: &LockName) -> Option<Vec<CycleMember>> {
+        let mut path = Vec::new();
+        self.search(name, start, start.member.owner, &mut path).then_some(path)
+    }
+
+    fn search(&self, name: &LockName, queued: &Queued, goal: OwnerId, path: &mut Vec<CycleMember>) -> bool {
+        let resource = &self.resources[name];
+        let place = resource
+            .queue
+            .iter()
+            .position(|other| other.member.grant == queued.member.grant)
+            .unwrap_or(resource.queue.len());
+        if path.iter().any(|member| member.member.grant == queued.member.grant) {
+            return false;
+        }
+        path.push(CycleMember { name: name.clone(), member: queued.member.clone(), place });
+        let holders = resource.granted.iter().filter(|held| {
+            held.member.owner != queued.member.owner && !held.member.mode.compatible_with(queued.member.mode)
+        });
+        let ahead = resource.queue[..place].iter().map(|other| other.member.owner);
+        for owner in holders.map(|held| held.member.owner).chain(ahead) {
+            if owner == goal {
+                return true;
+            }
+            for (name, resource) in &self.resources {
+                for next in resource.queue.iter().filter(|next| next.member.owner == owner) {
+                    if self.search(name, next, goal, path) {
+                        return true;
+                    }
+                }
+            }
+        }
+        path.pop();
+        false
+    }
+}
+
+impl Resource {
+    fn fits(&self, member: &Member, converts: bool, fault: Fault) -> bool {
+        let others = self.granted.iter().filter(|held| held.member.grant != member.grant);
+        (converts && fault == Fault::ConvertsOverOthers)
+            || others.map(|held| held.member.mode).all(|held| held.compatible_with(member.mode))
+    }
+
+    fn held(&self, id: GrantId) -> Option<&Held> {
+        self.granted.iter().find(|held| held.member.grant == id)
+    }
+}
+
+/// One client's engine.
+#[derive(Debug)]
+pub(crate) struct ReferenceEngine {
+    store: Arc<Store>,
+    clock: Arc<dyn Clock>,
+    capabilities: Capabilities,
+}
+
+impl ReferenceEngine {
+    pub(crate) fn open(store: Arc<Store>, context: &EngineContext) -> Arc<Self> {
+        let mut capabilities = Capabilities::minimal("reference", "table");
+        capabilities.modes = ModeSet::ALL;
+        capabilities.conversion = true;
+        capabilities.value = true;
+        capabilities.fencing = true;
+        capabilities.fair = true;
+        capabilities.deadlock_detection = true;
+        capabilities.shared_owners = true;
+        capabilities.visible_waiters = true;
+        capabilities.breaking = Breaking::Force;
+        capabilities.expiry = Expiry::Lease;
+        capabilities.waking = Waking::All;
+        capabilities.reach = Reach::Process;
+        Arc::new(Self { store, clock: context.clock.clone(), capabilities })
+    }
+
+    /// What the engine keeps a lease for, of what the holder is told.
+    fn kept(&self, ttl: Duration) -> Duration {
+        if self.store.fault == Fault::EndsEarly { ttl / 2 } else { ttl }
+    }
+
+    fn serve(&self, name: &LockName) -> Result<MutexGuard<'_, Table>, EngineError> {
+        let mut table = self.store.table()?;
+        table.serve(name, self.clock.now(), self.store.fault);
+        Ok(table)
+    }
+
+    /// Waits in the queue until the request is granted, or is over.
+    async fn queue(
+        &self,
+        name: &LockName,
+        queued: Queued,
+        wait: WaitUntil,
+        cancel: &tokio_util::sync::CancellationToken,
+    ) -> Result<Option<Granted>, Stop> {
+        let (id, ttl) = (queued.member.grant, queued.ttl);
+        let mut changed = self.store.changed.subscribe();
+        {
+            let mut table = self.serve(name)?;
+            let resource = table.resources.get_mut(name).unwrap();
+            let end = resource.queue.len();
+            let at = if queued.converts {
+                resource.queue.iter().position(|other| !other.converts).unwrap_or(end)
+            } else {
+                end
+            };
+            resource.queue.insert(at, queued.clone());
+        }
+        let mut searched = false;
+        loop {
+            let sent_at = self.clock.now();
+            let next = {
+                let mut table = match self.serve(name) {
+                    Ok(table) => table,
+                    Err(error) => {
+                        self.store
+                            .table
+                            .lock()
+                            .unwrap()
+                            .resources
+                            .get_mut(name)
+                            .unwrap()
+                            .queue
+                            .retain(|other| other.member.grant != id);
+                        return Err(error.into());
+                    }
+                };
+                let resource = table.resources.get_mut(name).unwrap();
+                let still_queued = resource.queue.iter().any(|other| other.member.grant == id);
+                if !still_queued {
+                    // Granted, perhaps a while ago: the lease is counted from when its holder hears of it.
+                    let Some(held) = resource.granted.iter_mut().find(|held| held.member.grant == id) else {
+                        return Ok(None);
+                    };
+                    held.expires = sent_at + self.kept(ttl);
+                    let token = held.member.token;
+                    let value = resource.value.clone();
+                    drop(table);
+                    self.store.changed.send_replace(());
+                    return Ok(Some(Granted::new(token, lease(sent_at, ttl)).with_value(value)));
+                }
+                let over = wait.is_over(sent_at)
+                    || (cancel.is_cancelled() && self.store.fault != Fault::IgnoresCancel);
+                let cycle = if searched || over { None } else { table.cycle(&queued, name) };
+                searched = true;
+                let cries = self.store.fault == Fault::CriesDeadlock && !over;
+                let resource = table.resources.get_mut(name).unwrap();
+                if (over && self.store.fault != Fault::KeepsWaiters) || cycle.is_some() || cries {
+                    resource.queue.retain(|other| other.member.grant != id);
+                    self.store.changed.send_replace(());
+                }
+                if cries || cycle.is_some() {
+                    return Err(Stop::Deadlock(cycle.unwrap_or_default()));
+                }
+                if over {
+                    return Ok(None);
+                }
+                let next = resource
+                    .granted
+                    .iter()
+                    .map(|held| held.expires)
+                    .min()
+                    .unwrap_or(sent_at + Duration::from_secs(3600));
+                wait.or_at(next)
+            };
+            tokio::select! {
+                _ = changed.changed() => {}
+                () = self.clock.sleep_until(next) => {}
+                () = cancel.cancelled(), if self.store.fault != Fault::IgnoresCancel => {}
+            }
+        }
+    }
+
+    async fn get(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
+        let sent_at = self.clock.now();
+        let term = lease(sent_at, request.ttl.get());
+        let mut member = Member::new(request.grant, request.owner, request.mode);
+        member.label = request.label.as_deref().map(str::to_owned);
+        member.since = Some(self.clock.wall());
+        {
+            let mut table = self.serve(&request.name)?;
+            let resource = table.resources.get_mut(&request.name).unwrap();
+            if let Some(held) = resource.held(request.grant)
+                && self.store.fault != Fault::CountsTwice
+            {
+                return Ok(Granted::new(held.member.token, term).with_value(resource.value.clone()));
+            }
+            let anybody = self.store.fault == Fault::AnybodyReenters;
+            let ours: Vec<_> = resource
+                .granted
+                .iter()
+                .filter(|held| anybody || (request.reenter && held.member.owner == request.owner))
+                .collect();
+            if let Some(first) = ours.first() {
+                let Some(covering) = ours.iter().find(|held| held.member.mode.covers(request.mode)) else {
+                    return Err(AcquireError::NotCovered {
+                        name: request.name,
+                        held: first.member.mode,
+                        asked: request.mode,
+                    });
+                };
+                member.token = covering.member.token;
+                let joined = Held {
+                    member: member.clone(),
+                    expires: sent_at + self.kept(request.ttl.get()),
+                    loss: request.loss,
+                };
+                resource.granted.push(joined);
+                return Ok(Granted::new(member.token, term).with_value(resource.value.clone()));
+            }
+        }
+        let queued = Queued { member, converts: false, ttl: request.ttl.get(), loss: request.loss.clone() };
+        match self.queue(&request.name, queued, request.wait, &request.cancel).await {
+            Ok(Some(granted)) => Ok(granted),
+            Ok(None) => Err(request.not_got()),
+            Err(Stop::Deadlock(cycle)) => Err(AcquireError::Deadlock { name: request.name, cycle }),
+            Err(Stop::Engine(error)) => Err(error.into()),
+        }
+    }
+}
+
+enum Stop {
+    Deadlock(Vec<CycleMember>),
+    Engine(EngineError),
+}
+
+impl From<EngineError> for Stop {
+    fn from(error: EngineError) -> Self {
+        Self::Engine(error)
+    }
+}
+
+fn lease(sent_at: BootTime, ttl: Duration) -> Term {
+    Term::Lease { sent_at, ttl, margin: Duration::ZERO }
+}
+
+impl Engine for ReferenceEngine {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn acquire(
+        self: Arc<Self>,
+        request: AcquireRequest,
+    ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
+        Box::pin(self.get(request))
+    }
+
+    fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>> {
+        Box::pin(async move {
+            let sent_at = self.clock.now();
+            let mut table = self.serve(&grant.name)?;
+            let resource = table.resources.get_mut(&grant.name).unwrap();
+            match resource.granted.iter_mut().find(|held| held.member.grant == grant.id) {
+                Some(held) => held.expires = sent_at + self.kept(grant.ttl.get()),
+                None if self.store.fault == Fault::RenewsTheDead => {}
+                None => return Err(RenewError::Lost(LostReason::Forgotten)),
+            }
+            Ok(lease(sent_at, grant.ttl.get()))
+        })
+    }
+
+    fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>> {
+        Box::pin(async move {
+            let mut table = self.serve(&grant.name)?;
+            let resource = table.resources.get_mut(&grant.name).unwrap();
+            let before = resource.granted.len();
+            resource
+                .granted
+                .retain(|held| held.member.grant != grant.id && self.store.fault != Fault::ReleasesByName);
+            if resource.granted.len() == before {
+                return Err(ReleaseError::NotHeld(LostReason::Forgotten));
+            }
+            drop(table);
+            self.store.changed.send_replace(());
+            Ok(())
+        })
+    }
+
+    fn convert(self: Arc<Self>, conversion: Conversion) -> BoxFuture<'static, Result<Granted, ConvertError>> {
+        Box::pin(async move {
+            let (grant, to) = (&conversion.grant, conversion.to);
+            let lost = Lost { name: grant.name.clone(), reason: LostReason::Forgotten };
+            let queued = {
+                let table = self.serve(&grant.name)?;
+                let held = table.resources[&grant.name].held(grant.id).ok_or_else(|| lost.clone())?;
+                let mut member = held.member.clone();
+                member.mode = to;
+                Queued { member, converts: true, ttl: grant.ttl.get(), loss: held.loss.clone() }
+            };
+            match self.queue(&grant.name, queued, conversion.wait, &conversion.cancel).await {
+                Ok(Some(granted)) => Ok(granted),
+                Ok(None) if self.serve(&grant.name)?.resources[&grant.name].held(grant.id).is_none() => {
+                    Err(lost.into())
+                }
+                Ok(None) => Err(conversion.not_got()),
+                Err(Stop::Deadlock(cycle)) => Err(ConvertError::Deadlock { name: grant.name.clone(), cycle }),
+                Err(Stop::Engine(error)) => Err(error.into()),
+            }
+        })
+    }
+
+    fn set_value(
+        self: Arc<Self>,
+        grant: Grant,
+        bytes: bytes::Bytes,
+    ) -> BoxFuture<'static, Result<(), ValueError>> {
+        Box::pin(async move {
+            let mut table = self.serve(&grant.name)?;
+            let resource = table.resources.get_mut(&grant.name).unwrap();
+            if resource.held(grant.id).is_none() && self.store.fault != Fault::AnybodyWrites {
+                return Err(Lost { name: grant.name, reason: LostReason::Forgotten }.into());
+            }
+            resource.value = Value { bytes, in_doubt: false };
+            Ok(())
+        })
+    }
+
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<'static, Result<LockInfo, InspectError>> {
+        Box::pin(async move {
+            let table = self.serve(&name)?;
+            let resource = &table.resources[&name];
+            let mut info = LockInfo::free(name);
+            info.holders = resource.granted.iter().map(|held| held.member.clone()).collect();
+            info.waiters = resource.queue.iter().map(|queued| queued.member.clone()).collect();
+            info.value = resource.value.clone();
+            Ok(info)
+        })
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<'static, Result<Vec<LockInfo>, InspectError>> {
+        Box::pin(async move {
+            let names: Vec<_> = self
+                .store
+                .table()?
+                .resources
+                .keys()
+                .filter(|name| name.as_str().starts_with(&prefix))
+                .cloned()
+                .collect();
+            let mut infos = Vec::new();
+            for name in names {
+                infos.push(self.clone().inspect(name).await?);
+            }
+            infos.retain(|info| !(info.holders.is_empty() && info.waiters.is_empty()));
+            Ok(infos)
+        })
+    }
+
+    fn break_lock(
+        self: Arc<Self>,
+        name: LockName,
+        how: Break,
+    ) -> BoxFuture<'static, Result<Vec<Member>, BreakError>> {
+        Box::pin(async move {
+            let mut table = self.serve(&name)?;
+            let resource = table.resources.get_mut(&name).unwrap();
+            let broken = resource.granted.clone();
+            if broken.is_empty() {
+                return Err(BreakError::NotHeld { name });
+            }
+            if how == Break::Force {
+                resource.granted.clear();
+            }
+            drop(table);
+            for held in &broken {
+                held.loss.tell(LostReason::Broken);
+            }
+            self.store.changed.send_replace(());
+            Ok(broken.into_iter().map(|held| held.member).collect())
+        })
+    }
+}

@@ -1,0 +1,226 @@
+//! The common layer, on a clock that the test moves: renewal, jeopardy, deadlines, the background releaser.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::clock::{Clock, ManualClock};
+use tenure::{AcquireError, Client, EngineError, Guard, GuardState, LostReason, Release, ReleaseError, Wait};
+
+use crate::engine::{Fault, ReferenceEngine, Store};
+
+/// An engine and a client whose time stands still.
+struct Still {
+    clock: ManualClock,
+    store: Arc<Store>,
+    client: Client,
+}
+
+const TTL: Duration = Duration::from_secs(30);
+
+impl Still {
+    fn new() -> Self {
+        let clock = ManualClock::new();
+        let store = Store::new(Fault::None);
+        let client = Self::connect(&clock, &store);
+        Self { clock, store, client }
+    }
+
+    fn connect(clock: &ManualClock, store: &Arc<Store>) -> Client {
+        let store = store.clone();
+        Client::with_engine_and_clock(Some(Arc::new(clock.clone())), |context| {
+            Ok(ReferenceEngine::open(store, &context))
+        })
+        .unwrap()
+    }
+
+    async fn hold(&self, name: &str) -> Guard {
+        self.client.lock(name).ttl(TTL).acquire().await.unwrap()
+    }
+
+    /// Whether a new owner could get it now.
+    async fn is_free(&self, name: &str) -> bool {
+        self.client.lock(name).try_acquire().await.unwrap().is_some()
+    }
+}
+
+/// Waits until the client's thread has done what makes this true.
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(60), wait).await.is_ok(), "not within a minute: {what}");
+}
+
+#[tokio::test]
+async fn a_lock_is_renewed_every_third_of_its_ttl_and_its_deadline_moves() {
+    let still = Still::new();
+    let guard = still.hold("a").await;
+    let first = guard.deadline().unwrap();
+    for _ in 0..10 {
+        let before = guard.deadline().unwrap();
+        still.clock.advance(TTL / 3);
+        until("the deadline moves", async || guard.deadline().unwrap() > before).await;
+    }
+    assert!(guard.deadline().unwrap() > first + TTL * 2);
+    assert_eq!(guard.state(), GuardState::Held);
+}
+
+#[tokio::test]
+async fn a_failing_renewal_is_jeopardy_and_a_later_one_ends_it() {
+    let still = Still::new();
+    let guard = still.hold("a").await;
+    let deadline = guard.deadline();
+    still.store.set_unreachable(true);
+    still.clock.advance(TTL / 3);
+    until("jeopardy", async || guard.state() == GuardState::Jeopardy { until: deadline }).await;
+    assert!(guard.check().is_ok(), "still safe");
+    still.store.set_unreachable(false);
+    until("held again", async || {
+        still.clock.advance(Duration::from_millis(100));
+        guard.state() == GuardState::Held
+    })
+    .await;
+    assert!(guard.deadline() > deadline);
+}
+
+#[tokio::test]
+async fn belief_ends_at_the_deadline_and_does_not_come_back() {
+    let still = Still::new();
+    let guard = still.hold("a").await;
+    let deadline = guard.deadline().unwrap();
+    still.store.set_unreachable(true);
+    let now = still.clock.now();
+    still.clock.advance(deadline.since(now) - Duration::from_nanos(1));
+    assert!(guard.check().is_ok());
+    still.clock.advance(Duration::from_nanos(1));
+    assert_eq!(guard.check().unwrap_err().reason, LostReason::Expired);
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    still.store.set_unreachable(false);
+    still.clock.advance(TTL / 3);
+    assert_eq!(guard.state(), GuardState::Lost(LostReason::Expired));
+    assert_eq!(guard.release().await.unwrap(), Release::AlreadyLost(LostReason::Expired));
+}
+
+#[tokio::test]
+async fn those_who_wait_for_the_loss_are_told_without_asking() {
+    let still = Still::new();
+    let guard = still.client.lock("a").ttl(TTL).renew(false).acquire().await.unwrap();
+    let mut lost = Box::pin(guard.lost());
+    assert!(futures_util::poll!(&mut lost).is_pending());
+    still.clock.advance(TTL);
+    assert_eq!(lost.await, LostReason::Expired);
+}
+
+#[tokio::test]
+async fn a_process_that_slept_through_its_deadline_does_not_begin_to_work() {
+    let still = Still::new();
+    let guard = still.hold("a").await;
+    still.clock.advance(TTL * 10);
+    let mut worked = false;
+    assert_eq!(guard.run(async { worked = true }).await.unwrap_err().reason, LostReason::Expired);
+    assert!(!worked);
+}
+
+#[tokio::test]
+async fn what_the_engine_forgot_is_lost_at_the_next_renewal() {
+    let still = Still::new();
+    let guard = still.hold("a").await;
+    let grant = still.client.inspect("a").await.unwrap().holders[0].grant;
+    let mut request = tenure::engine::AcquireRequest::new(guard.name().clone());
+    request.grant = grant;
+    still.client.engine().clone().release(request.granted(None)).await.unwrap();
+    assert!(guard.check().is_ok(), "nobody has said anything yet");
+    still.clock.advance(TTL / 3);
+    assert_eq!(guard.lost().await, LostReason::Forgotten);
+}
+
+#[tokio::test]
+async fn a_release_that_fails_goes_on_in_the_background() {
+    let still = Still::new();
+    let guard = still.hold("a").await;
+    still.store.set_unreachable(true);
+    let error = guard.release().await.unwrap_err();
+    assert!(matches!(error, ReleaseError::Engine(EngineError::Unreachable { .. })), "{error}");
+    still.store.set_unreachable(false);
+    until("released", async || {
+        still.clock.advance(Duration::from_millis(100));
+        still.is_free("a").await
+    })
+    .await;
+    assert!(still.clock.now().since_boot() > Duration::ZERO);
+}
+
+#[tokio::test]
+async fn a_dropped_guard_of_an_engine_that_cannot_be_reached_is_released_when_it_can() {
+    let still = Still::new();
+    let guard = still.hold("a").await;
+    let deadline = guard.deadline().unwrap();
+    still.store.set_unreachable(true);
+    drop(guard);
+    still.clock.advance(Duration::from_millis(100));
+    still.store.set_unreachable(false);
+    until("released", async || {
+        still.clock.advance(Duration::from_millis(10));
+        still.is_free("a").await
+    })
+    .await;
+    assert!(still.clock.now() < deadline, "it was the release that freed it, and not the end of its lease");
+}
+
+#[tokio::test]
+async fn an_error_of_the_engine_is_not_a_busy_lock() {
+    let still = Still::new();
+    still.store.set_unreachable(true);
+    let error = still.client.lock("a").try_acquire().await.unwrap_err();
+    assert!(matches!(error, AcquireError::Engine(EngineError::Unreachable { .. })), "{error}");
+    still.store.set_unreachable(false);
+    assert!(still.is_free("a").await);
+}
+
+#[tokio::test]
+async fn closing_says_what_could_not_be_confirmed() {
+    let clock = ManualClock::new();
+    let store = Store::new(Fault::None);
+    let client = Still::connect(&clock, &store);
+    let guard = client.lock("a").acquire().await.unwrap();
+    store.set_unreachable(true);
+    assert_eq!(client.close().await.unwrap_err().unconfirmed, 1);
+    assert_eq!(guard.state(), GuardState::Lost(LostReason::Closed));
+}
+
+#[tokio::test]
+async fn a_second_acquire_of_one_owner_waits_no_longer_than_it_says() {
+    let still = Still::new();
+    let _held = still.hold("a").await;
+    let owner = still.client.owner();
+    let first = tokio::spawn(owner.lock("a").acquire());
+    until("the first waits", async || still.client.inspect("a").await.unwrap().waiters.len() == 1).await;
+    assert!(owner.lock("a").try_acquire().await.unwrap().is_none());
+    let second = tokio::spawn(owner.lock("a").wait(Wait::For(Duration::from_secs(1))).acquire());
+    until("the second times out", async || {
+        still.clock.advance(Duration::from_secs(1));
+        second.is_finished()
+    })
+    .await;
+    assert!(matches!(second.await.unwrap(), Err(AcquireError::TimedOut { .. })));
+    first.abort();
+    until("nobody waits", async || still.client.inspect("a").await.unwrap().waiters.is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_thousand_locks_are_renewed_by_one_keeper() {
+    let still = Still::new();
+    let mut guards = Vec::new();
+    for n in 0..1000 {
+        guards.push(still.hold(&n.to_string()).await);
+    }
+    let first: Vec<_> = guards.iter().map(|guard| guard.deadline().unwrap()).collect();
+    still.clock.advance(TTL / 3);
+    until("all deadlines move", async || {
+        guards.iter().zip(&first).all(|(guard, first)| guard.deadline().unwrap() > *first)
+    })
+    .await;
+    assert!(guards.iter().all(|guard| guard.state() == GuardState::Held));
+}

@@ -1,0 +1,6 @@
+//! Tests on an engine that keeps everything in this process: of the contract suite itself, and of the layer that all
+//! engines share.
+
+mod engine;
+mod layer;
+mod suite;

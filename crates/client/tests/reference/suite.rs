@@ -1,0 +1,79 @@
+//! The suite is held to an engine that is right, and to engines that are wrong in one way each: every one of these is caught.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use crate::engine::{Fault, ReferenceEngine, Store};
+use tenure::contract::{self, Subject};
+use tenure::{Client, GrantId};
+
+struct Right(String);
+
+impl Subject for Right {
+    async fn start() -> Self {
+        Self(GrantId::random().to_string())
+    }
+
+    fn address(&self) -> String {
+        self.0.clone()
+    }
+
+    async fn connect(address: &str) -> Client {
+        client(address, Fault::None)
+    }
+}
+
+fn client(address: &str, fault: Fault) -> Client {
+    let store = Store::at(address, fault);
+    Client::with_engine(|context| Ok(ReferenceEngine::open(store, &context))).unwrap()
+}
+
+tenure::contract_suite!(reference_engine, Right);
+
+/// A fault, and the case that must catch it.
+macro_rules! caught {
+    ($($test:ident: $fault:ident by $area:ident::$case:ident;)+) => {
+        $(
+            #[test]
+            fn $test() {
+                struct Wrong(String);
+
+                impl Subject for Wrong {
+                    const PATIENCE: Duration = Duration::from_secs(3);
+
+                    async fn start() -> Self {
+                        Self(GrantId::random().to_string())
+                    }
+
+                    fn address(&self) -> String {
+                        self.0.clone()
+                    }
+
+                    async fn connect(address: &str) -> Client {
+                        client(address, Fault::$fault)
+                    }
+                }
+
+                let case = || contract::check::<Wrong, _, _>(module_path!(), contract::$area::$case);
+                assert!(catch_unwind(AssertUnwindSafe(case)).is_err(), "an engine with {:?} passes", Fault::$fault);
+            }
+        )+
+    };
+}
+
+caught! {
+    a_release_by_name_is_caught: ReleasesByName by release::a_late_release_cannot_free_the_next_holder;
+    a_renewal_of_the_dead_is_caught: RenewsTheDead by release::a_late_renewal_cannot_revive_a_grant;
+    a_token_that_stands_still_is_caught: SameToken by release::tokens_rise_from_grant_to_grant;
+    no_exclusion_is_caught_by_a_counter: LetsEverybodyIn by exclusion::tasks_lose_no_increment;
+    no_exclusion_is_caught_by_the_table_of_modes: LetsEverybodyIn by exclusion::modes_stand_together_as_the_table_says;
+    a_request_that_counts_twice_is_caught: CountsTwice by release::the_same_request_twice_is_one_grant;
+    a_lease_that_ends_early_is_caught: EndsEarly by belief::check_fails_from_the_deadline_on;
+    a_late_write_is_caught: AnybodyWrites by values::a_late_write_changes_nothing;
+    a_stranger_that_reenters_is_caught: AnybodyReenters by reentrance::another_owner_does_not;
+    an_unfair_queue_is_caught: LastComeFirst by capabilities::fair_is_first_come_first_served;
+    a_waiter_that_stays_is_caught: KeepsWaiters by leaks::a_timed_out_wait_leaves_nothing;
+    a_dropped_wait_that_goes_on_is_caught: IgnoresCancel by leaks::a_dropped_wait_leaves_nothing;
+    a_deadlock_that_is_none_is_caught: CriesDeadlock by deadlock::no_deadlock_is_told_where_there_is_none;
+    a_conversion_over_others_is_caught: ConvertsOverOthers by conversion::a_conversion_waits_for_others;
+}
