@@ -1,9 +1,9 @@
-//! `file:` is held to the contract.
+//! `file:` is held to the contract, with the figures that it promises: 64 processes, 200 increments each.
 
 use tenure::Client;
 use tenure::contract::Subject;
 
-struct File(tempfile::TempDir);
+pub(crate) struct File(pub(crate) tempfile::TempDir);
 
 impl Subject for File {
     const PROCESSES: usize = 64;
