@@ -79,8 +79,12 @@ impl SmallDisk {
     /// If it was not filled.
     pub fn free_up(&self) {
         let filler = self.filler();
-        fs::remove_file(&filler)
-            .unwrap_or_else(|error| panic!("cannot remove {}: {error}", filler.display()));
+        // Emptied first: a child that another thread is starting right now may have a copy of the open file
+        // until its `exec`, and the space of a removed file is only free when nobody has it open.
+        let emptied = File::options().write(true).open(&filler).and_then(|file| file.set_len(0));
+        emptied
+            .and_then(|()| fs::remove_file(&filler))
+            .unwrap_or_else(|error| panic!("cannot empty and remove {}: {error}", filler.display()));
     }
 
     fn filler(&self) -> PathBuf {

@@ -12,6 +12,8 @@ use std::ops::Range;
 use std::process;
 use std::sync::{Mutex, PoisonError};
 
+use rustix::net::{Shutdown, shutdown};
+
 /// Above the ports of well-known services.
 const LOWEST: u16 = 10_240;
 /// Where Linux starts with outgoing connections, unless it was told otherwise.
@@ -31,12 +33,22 @@ struct Ports {
 ///
 /// If there is none.
 pub fn free_port() -> u16 {
-    listen_on_free_port().1
+    let (listener, port) = listen_on_free_port();
+    stop_listening(&listener);
+    port
 }
 
 /// A listener on a free port, for those who listen themselves.
 pub(crate) fn listener() -> TcpListener {
     listen_on_free_port().0
+}
+
+/// Ends the listening at once, for everybody who holds the socket.
+///
+/// Dropping it would not do: a child that another thread is starting right now has a copy of each open file
+/// until its `exec`, and for that long the port would still be taken.
+pub(crate) fn stop_listening(listener: &TcpListener) {
+    shutdown(listener, Shutdown::Both).expect("a socket that listens can be told to end");
 }
 
 fn listen_on_free_port() -> (TcpListener, u16) {
@@ -48,7 +60,6 @@ fn listen_on_free_port() -> (TcpListener, u16) {
         if ports.taken.contains(&port) {
             continue;
         }
-        // Dropping the listener releases the port: without a connection nothing stays in TIME_WAIT.
         if let Ok(listener) = TcpListener::bind(loopback(port)) {
             ports.taken.insert(port);
             return (listener, port);
@@ -94,8 +105,10 @@ fn below_ephemeral(settings: &str) -> Range<u16> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::net::TcpStream;
     use std::thread;
+
+    use super::*;
 
     #[test]
     fn no_port_is_handed_out_twice_even_to_parallel_callers() {
@@ -112,5 +125,17 @@ mod tests {
         assert_eq!(below_ephemeral("20000 65535"), LOWEST..20_000);
         assert_eq!(below_ephemeral("1024\t65535\n"), LOWEST..USUAL_EPHEMERAL_START);
         assert_eq!(below_ephemeral(""), LOWEST..USUAL_EPHEMERAL_START);
+    }
+
+    #[test]
+    fn who_stops_listening_is_not_kept_by_a_copy_of_the_socket() {
+        let listener = listener();
+        let addr = listener.local_addr().unwrap();
+        let copy = listener.try_clone().unwrap();
+        stop_listening(&listener);
+        drop(listener);
+        assert!(TcpStream::connect(addr).is_err());
+        TcpListener::bind(addr).expect("the port is free for the server that it was found for");
+        drop(copy);
     }
 }

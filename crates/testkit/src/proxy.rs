@@ -8,7 +8,7 @@ mod gate;
 mod link;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -113,9 +113,9 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::SeqCst);
-        // The acceptor sleeps until somebody connects, so somebody does.
-        let woken = TcpStream::connect(self.addr);
-        if let Some(acceptor) = self.acceptor.take().filter(|_| woken.is_ok()) {
+        // This also wakes the acceptor, now and whenever it looks at the listener again.
+        port::stop_listening(&self.shared.listener);
+        if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
         self.sever();

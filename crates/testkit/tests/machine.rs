@@ -13,11 +13,9 @@ const MEGABYTE: u64 = 1 << 20;
 #[test]
 fn a_filled_disk_refuses_data_and_takes_it_again_when_freed() {
     let disk = SmallDisk::new(MEGABYTE);
-    let file = disk.path().join("data");
-    write(&file).unwrap();
-    fs::remove_file(&file).unwrap();
-
+    write(&disk.path().join("before")).unwrap();
     disk.fill();
+    let file = disk.path().join("after");
     assert_eq!(write(&file).unwrap_err().kind(), ErrorKind::StorageFull);
     disk.free_up();
     write(&file).unwrap();

@@ -35,10 +35,14 @@ pub(super) struct Attempt {
 /// How an attempt ended.
 pub(super) enum Outcome {
     Held(Held),
-    Busy,
+    /// Somebody else holds it.
+    Busy(Ahead),
     /// Somebody deleted or replaced the lock file.
     Replaced,
 }
+
+/// Whose leaving is worth waiting for: that of the waiter ahead, by its file, or of the holder if there is none ahead.
+pub(super) type Ahead = Option<PathBuf>;
 
 impl Attempt {
     pub(super) const fn new(
@@ -63,16 +67,19 @@ impl Attempt {
         })
     }
 
-    /// The waiter whose leaving is worth waiting for, or the holder's if there is none ahead.
-    pub(super) fn look_ahead(self) -> (Self, io::Result<Option<PathBuf>>) {
-        let ahead = match &self.waiter {
-            Some((ticket, _)) => member::ahead_of(&self.resource.folder, self.request.grant, *ticket),
-            None => Ok(None),
-        };
-        // If the folder was deleted, the next attempt makes it anew.
-        let ahead = ahead
-            .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(error) });
+    /// Looks who is ahead; gives itself back.
+    pub(super) fn look_ahead(self) -> (Self, Result<Ahead, AcquireError>) {
+        let ahead = self.ahead().map_err(|error| failed(&self.resource.folder, error).into());
         (self, ahead)
+    }
+
+    fn ahead(&self) -> io::Result<Ahead> {
+        let Some((ticket, _)) = &self.waiter else { return Ok(None) };
+        match member::ahead_of(&self.resource.folder, self.request.grant, *ticket) {
+            // The folder was deleted: the next attempt makes it anew.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            ahead => ahead,
+        }
     }
 
     /// Tries once; gives itself back for the next time.
@@ -156,7 +163,7 @@ impl Attempt {
             let ticket = Ticket { since: self.clock.now(), mode: self.request.mode };
             self.waiter = Some((ticket, self.create(Role::Waiter(ticket), None)?));
         }
-        Ok(Outcome::Busy)
+        Ok(Outcome::Busy(self.ahead()?))
     }
 
     fn create(&self, role: Role, token: Option<FencingToken>) -> io::Result<MemberFile> {

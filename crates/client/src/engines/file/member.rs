@@ -166,9 +166,8 @@ pub(super) fn find(folder: &Path) -> io::Result<Vec<Found>> {
 
 /// Those who hold. Removes what the dead left, on the way.
 pub(super) fn holders(folder: &Path) -> io::Result<Vec<Found>> {
-    /// At so many of those who wait it looks, the longest waiting first: it is called for every grant, and a queue may be long.
-    const WAITERS_LOOKED_AT: usize = 4;
-    let (mut holders, mut waiters, mut marks) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut holders, mut marks) = (Vec::new(), Vec::new());
+    let mut longest_waiting: Option<PathBuf> = None;
     let remove_if_dead = |path: &Path| -> io::Result<()> {
         match look(path)? {
             Some((_, Presence::Gone)) => remove(path),
@@ -177,7 +176,9 @@ pub(super) fn holders(folder: &Path) -> io::Result<Vec<Found>> {
     };
     for (file_name, path) in entries(folder)? {
         match Role::parse(&file_name) {
-            Some((Role::Waiter(_), _)) => waiters.push(path),
+            Some((Role::Waiter(_), _)) => {
+                longest_waiting = Some(longest_waiting.map_or(path.clone(), |other| other.min(path)))
+            }
             Some((role, grant)) => match look(&path)? {
                 Some((record, Presence::Present)) => {
                     holders.push(Found { role, grant, record, presence: Presence::Present });
@@ -189,8 +190,8 @@ pub(super) fn holders(folder: &Path) -> io::Result<Vec<Found>> {
             None => marks.extend(file_name.strip_prefix("break-").map(|grant| (grant.to_owned(), path))),
         }
     }
-    waiters.sort();
-    waiters.iter().take(WAITERS_LOOKED_AT).try_for_each(|path| remove_if_dead(path))?;
+    // Not at all of them: this is called for every grant, and a queue may be long. The dead come to the front of it.
+    longest_waiting.map_or(Ok(()), |path| remove_if_dead(&path))?;
     for (grant, path) in marks {
         if !holders.iter().any(|holder| holder.grant.to_string() == grant) {
             remove(&path)?;

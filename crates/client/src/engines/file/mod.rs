@@ -156,18 +156,15 @@ impl FileEngine {
         loop {
             let (returned, outcome) = self.on_disk(move || attempt.run()).await?;
             attempt = returned;
-            match outcome? {
+            let mut ahead = match outcome? {
                 Outcome::Held(held) => return Ok(self.keep(held)),
-                Outcome::Busy => {}
+                Outcome::Busy(ahead) => ahead,
                 Outcome::Replaced => continue,
-            }
+            };
             loop {
                 if request.wait.is_over(clock.now()) {
                     return Err(request.not_got());
                 }
-                let (returned, ahead) = self.on_disk(move || attempt.look_ahead()).await?;
-                attempt = returned;
-                let ahead = ahead.map_err(|error| failed(&attempt.resource().folder, error))?;
                 let is_first = ahead.is_none();
                 let watched = ahead.unwrap_or_else(|| attempt.resource().lock_path());
                 let mut changes =
@@ -193,6 +190,9 @@ impl FileEngine {
                 if request.reenter || attempt.seems_free() {
                     break;
                 }
+                let (returned, looked) = self.on_disk(move || attempt.look_ahead()).await?;
+                attempt = returned;
+                ahead = looked?;
             }
         }
     }

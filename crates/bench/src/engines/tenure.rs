@@ -1,0 +1,41 @@
+//! Ours, whatever the engine: one client of the library, shared by all that contend, as an application has it.
+
+use anyhow::Result;
+use tenure::Client;
+
+use crate::workload::{Contender, Held, LockClient, Pair};
+
+pub(crate) struct Tenure {
+    client: Client,
+    name: &'static str,
+}
+
+impl Tenure {
+    pub(crate) fn connect(name: &'static str, url: &str) -> Result<Self> {
+        let client = tenure::blocking::Client::connect(url)?.as_async().clone();
+        Ok(Self { client, name })
+    }
+}
+
+impl Contender for Tenure {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn client(&self) -> Result<Box<dyn LockClient>> {
+        Ok(Box::new(Ours(self.client.clone())))
+    }
+}
+
+struct Ours(Client);
+
+impl LockClient for Ours {
+    fn pair<'a>(&'a mut self, key: &'a str, held: Held) -> Pair<'a> {
+        Box::pin(async move {
+            let guard = self.0.lock(key).acquire().await?;
+            held.await;
+            guard.release().await?;
+            Ok(())
+        })
+    }
+}
