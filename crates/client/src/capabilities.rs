@@ -11,6 +11,7 @@ use crate::mode::{Mode, ModeSet};
 /// every field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(clippy::struct_excessive_bools, reason = "each is a capability of its own, and is set by its name")]
 pub struct Capabilities {
     /// The URL's scheme: `file`, `redis`, …
     pub engine: &'static str,

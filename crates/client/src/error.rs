@@ -105,7 +105,7 @@ pub enum AcquireError {
     },
     /// This owner holds it already, in a mode that does not cover the one asked for.
     #[error(
-        "this owner holds `{name}` in mode {held}, which does not cover {asked}: use `convert` on the guard"
+        "this owner holds `{name}` in mode {held}, which does not cover {asked}: use `convert` on its guard where the engine has that, or release it first"
     )]
     NotCovered {
         /// The resource.

@@ -40,7 +40,7 @@ pub(crate) struct Hold {
     pub(crate) owner: OwnerId,
     ttl: Ttl,
     renews: bool,
-    max_hold: Option<Duration>,
+    longest: Option<Duration>,
     belief: Mutex<Belief>,
     state: watch::Sender<GuardState>,
 }
@@ -103,7 +103,7 @@ impl Hold {
         mode: Mode,
         ttl: Ttl,
         renews: bool,
-        max_hold: Option<Duration>,
+        longest: Option<Duration>,
     ) -> Self {
         let belief = Belief {
             phase: Phase::Pending,
@@ -118,7 +118,7 @@ impl Hold {
             scheduled: None,
         };
         let state = watch::Sender::new(GuardState::Held);
-        Self { id: GrantId::random(), name, owner, ttl, renews, max_hold, belief: Mutex::new(belief), state }
+        Self { id: GrantId::random(), name, owner, ttl, renews, longest, belief: Mutex::new(belief), state }
     }
 
     fn belief(&self) -> MutexGuard<'_, Belief> {
@@ -154,7 +154,7 @@ impl Hold {
             (None, false) => Some(now + self.ttl.get()),
             (deadline, _) => deadline,
         };
-        belief.max_hold_ends = self.max_hold.map(|most| now + most);
+        belief.max_hold_ends = self.longest.map(|most| now + most);
         if belief.ends().is_some_and(|(at, _)| at <= now) {
             return Err(Unusable);
         }
@@ -381,6 +381,6 @@ impl std::fmt::Debug for Hold {
             .field("name", &self.name)
             .field("id", &self.id)
             .field("state", &self.state())
-            .finish()
+            .finish_non_exhaustive()
     }
 }

@@ -72,3 +72,8 @@ pub use request::{LockRequest, Wait};
 pub use token::FencingToken;
 pub use url::UrlError;
 pub use value::Value;
+
+/// The README's program is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -212,7 +212,7 @@ struct Acquire {
 impl Acquire {
     async fn run(&self) -> Result<Guard, AcquireError> {
         match self.owner {
-            None => self.from_engine(OwnerId::random()).await,
+            None => self.ask_engine(OwnerId::random()).await,
             Some(owner) => {
                 let slot = self.shared.reentry.slot(owner, &self.name);
                 let result = self.through(owner, &slot).await;
@@ -246,42 +246,39 @@ impl Acquire {
                 None => {}
             }
         }
-        let guard = self.from_engine(owner).await?;
+        let guard = self.ask_engine(owner).await?;
         *held = Arc::downgrade(guard.hold());
         Ok(guard)
     }
 
     /// Asks the engine, again where the grant came too late to be believed in.
-    async fn from_engine(&self, owner: OwnerId) -> Result<Guard, AcquireError> {
+    async fn ask_engine(&self, owner: OwnerId) -> Result<Guard, AcquireError> {
         /// So often a grant may come too late before the ttl is at fault and not chance.
         const LATE_GRANTS: usize = 3;
         for _ in 0..LATE_GRANTS {
-            let (hold, granted) = self.ask(owner).await?;
+            let (hold, granted) = self.ask_once(owner).await?;
             let (grant, lease_ends) = (hold.grant(), granted.term.deadline());
-            match hold.begin(granted, self.shared.clock.now()) {
-                Ok(()) => {
-                    telemetry::held(&*self.shared.engine, 1.0);
-                    let guard = Guard::new(hold, self.shared.clone());
-                    self.shared.schedule.put(guard.hold());
-                    if self.shared.closing.is_cancelled() {
-                        // Closing may have looked through the schedule just before.
-                        return Err(EngineError::Closed.into());
-                    }
-                    return Ok(guard);
+            if let Err(Unusable) = hold.begin(granted, self.shared.clock.now()) {
+                self.shared.release_in_background(grant, lease_ends);
+                if self.wait.is_over(self.shared.clock.now()) {
+                    break;
                 }
-                Err(Unusable) => {
-                    self.shared.release_in_background(grant, lease_ends);
-                    if self.wait.is_over(self.shared.clock.now()) {
-                        break;
-                    }
-                }
+                continue;
             }
+            telemetry::held(&*self.shared.engine, 1.0);
+            let guard = Guard::new(hold, self.shared.clone());
+            self.shared.schedule.put(guard.hold());
+            if self.shared.closing.is_cancelled() {
+                // Closing may have looked through the schedule just before.
+                return Err(EngineError::Closed.into());
+            }
+            return Ok(guard);
         }
         Err(AcquireError::Lapsed { name: self.name.clone(), ttl: self.ttl.get() })
     }
 
     /// One request to the engine, which is finished even if this future is dropped.
-    async fn ask(&self, owner: OwnerId) -> Result<(Arc<Hold>, Granted), AcquireError> {
+    async fn ask_once(&self, owner: OwnerId) -> Result<(Arc<Hold>, Granted), AcquireError> {
         let Options { mode, renew, max_hold, ref label, .. } = self.options;
         let hold = Arc::new(Hold::pending(self.name.clone(), owner, mode, self.ttl, renew, max_hold));
         let cancel = self.shared.closing.child_token();

@@ -40,11 +40,10 @@ pub(crate) fn held(engine: &dyn Engine, by: f64) {
 pub(crate) fn renewed(engine: &dyn Engine, hold: &Hold, result: &Result<Term, RenewError>) {
     let outcome = crate::shared::renewal_outcome(result);
     metrics::counter!("tenure_renewals_total", "engine" => engine.capabilities().engine, "outcome" => outcome).increment(1);
-    match result {
-        Err(RenewError::Engine(error)) => {
-            warn!(lock = %hold.name, %error, "renewal failed; it is tried again")
-        }
-        _ => debug!(lock = %hold.name, outcome, "renewal"),
+    if let Err(RenewError::Engine(error)) = result {
+        warn!(lock = %hold.name, %error, "renewal failed; it is tried again");
+    } else {
+        debug!(lock = %hold.name, outcome, "renewal");
     }
 }
 
@@ -55,11 +54,10 @@ pub(crate) fn released(engine: &dyn Engine, grant: &Grant, result: &Result<(), R
         Err(ReleaseError::Engine(_)) => "failed",
     };
     metrics::counter!("tenure_releases_total", "engine" => engine.capabilities().engine, "outcome" => outcome).increment(1);
-    match result {
-        Err(ReleaseError::Engine(error)) => {
-            warn!(lock = %grant.name, %error, "release failed; it is tried again")
-        }
-        _ => debug!(lock = %grant.name, outcome, "release"),
+    if let Err(ReleaseError::Engine(error)) = result {
+        warn!(lock = %grant.name, %error, "release failed; it is tried again");
+    } else {
+        debug!(lock = %grant.name, outcome, "release");
     }
 }
 

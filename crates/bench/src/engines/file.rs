@@ -50,13 +50,12 @@ impl LockClient for BareClient {
         let syncs = self.syncs;
         Box::pin(async move {
             let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
-            let file = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => file,
+            let file = if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                file
+            } else {
                 // As a program without a runtime does it: a thread that waits in the kernel.
-                Err(_) => {
-                    let waiting = move || flock(&file, FlockOperation::LockExclusive).map(|()| file);
-                    tokio::task::spawn_blocking(waiting).await??
-                }
+                let waiting = move || flock(&file, FlockOperation::LockExclusive).map(|()| file);
+                tokio::task::spawn_blocking(waiting).await??
             };
             if syncs {
                 raise_token(&path.with_extension("token"))?;

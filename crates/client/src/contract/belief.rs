@@ -103,26 +103,20 @@ pub async fn a_stopped_process_does_not_believe_beyond_its_lease<S: Subject>(tri
         .soon("the next one gets it", trial.client().lock(&name).ttl(Trial::<S>::LONG).wait(wait).acquire())
         .await;
     helper.resume();
-    match next {
-        Ok(next) => {
-            assert_ne!(
-                trial.capabilities().expiry,
-                Expiry::Kernel,
-                "the kernel does not free what a stopped process holds"
-            );
-            trial
-                .eventually("the stopped one knows", async || {
-                    helper.ask(&format!("check {name}")).await.starts_with("lost")
-                })
-                .await;
-            let released = helper.ask(&format!("release {name}")).await;
-            assert!(released.starts_with("AlreadyLost"), "{released}");
-            assert!(next.check().is_ok());
-            assert!(trial.is_busy(&name).await, "the late release freed the next holder's lock");
-        }
-        Err(_) => {
-            assert_eq!(helper.ask(&format!("check {name}")).await, "held");
-            assert_eq!(helper.ask(&format!("release {name}")).await, "Released");
-        }
+    if let Ok(next) = next {
+        assert_ne!(
+            trial.capabilities().expiry,
+            Expiry::Kernel,
+            "the kernel does not free what a stopped process holds"
+        );
+        let knows = async || helper.ask(&format!("check {name}")).await.starts_with("lost");
+        trial.eventually("the stopped one knows", knows).await;
+        let released = helper.ask(&format!("release {name}")).await;
+        assert!(released.starts_with("AlreadyLost"), "{released}");
+        assert!(next.check().is_ok());
+        assert!(trial.is_busy(&name).await, "the late release freed the next holder's lock");
+    } else {
+        assert_eq!(helper.ask(&format!("check {name}")).await, "held");
+        assert_eq!(helper.ask(&format!("release {name}")).await, "Released");
     }
 }

@@ -43,7 +43,7 @@ pub async fn a_forced_break_frees_at_once<S: Subject>(trial: Trial<S>) {
             assert!(guard.check().is_ok());
         }
         Breaking::None => {
-            assert!(matches!(answer, Err(BreakError::Engine(EngineError::Unsupported(_)))), "{answer:?}")
+            assert!(matches!(answer, Err(BreakError::Engine(EngineError::Unsupported(_)))), "{answer:?}");
         }
     }
 }
@@ -53,7 +53,7 @@ pub async fn a_free_lock_cannot_be_broken<S: Subject>(trial: Trial<S>) {
     let answer = trial.client().break_lock(trial.name("free"), Break::Ask).await;
     match trial.capabilities().breaking {
         Breaking::None => {
-            assert!(matches!(answer, Err(BreakError::Engine(EngineError::Unsupported(_)))), "{answer:?}")
+            assert!(matches!(answer, Err(BreakError::Engine(EngineError::Unsupported(_)))), "{answer:?}");
         }
         _ => assert!(matches!(answer, Err(BreakError::NotHeld { .. })), "{answer:?}"),
     }

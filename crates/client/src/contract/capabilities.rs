@@ -76,10 +76,10 @@ pub async fn a_weaker_engine_is_refused<S: Subject>(trial: Trial<S>) {
 
 /// Where waiters are served first come, first served, they are.
 pub async fn fair_is_first_come_first_served<S: Subject>(trial: Trial<S>) {
+    const WAITERS: usize = 12;
     if !trial.capabilities().fair {
         return;
     }
-    const WAITERS: usize = 12;
     let name = trial.name("fair");
     let first = trial.holder(&name).await;
     let (send, mut order) = tokio::sync::mpsc::unbounded_channel();

@@ -40,7 +40,7 @@ pub async fn opposite_orders_do_not_deadlock<S: Subject>(trial: Trial<S>) {
             set.release().await.unwrap();
         }
     };
-    let here = turns(trial.client().clone(), [a.clone(), b.clone()]);
-    let there = turns(other, [b, a]);
+    let here = Box::pin(turns(trial.client().clone(), [a.clone(), b.clone()]));
+    let there = Box::pin(turns(other, [b, a]));
     trial.soon("both get through", async { tokio::join!(here, there) }).await;
 }

@@ -123,10 +123,8 @@ impl<S: Subject> Trial<S> {
 
 /// Waits for a future, and fails if it is not ready within that time.
 pub(super) async fn within<F: Future>(patience: Duration, what: &str, future: F) -> F::Output {
-    match tokio::time::timeout(patience, future).await {
-        Ok(output) => output,
-        Err(_) => panic!("not within {patience:?}: {what}"),
-    }
+    let in_time = tokio::time::timeout(patience, future).await;
+    in_time.unwrap_or_else(|_| panic!("not within {patience:?}: {what}"))
 }
 
 /// Polls a future at most so many times, each time when it was woken or after a short while, and then drops it; its

@@ -37,7 +37,7 @@ pub async fn a_value_has_its_limits<S: Subject>(trial: Trial<S>) {
     }
     let name = trial.name("limits");
     let guard = trial.holder(&name).await;
-    let longest: Vec<u8> = (0..Value::MAX_BYTES).map(|byte| byte as u8).collect();
+    let longest: Vec<u8> = (0..=u8::MAX).cycle().take(Value::MAX_BYTES).collect();
     guard.set_value(longest.clone()).await.unwrap();
     let longer = guard.set_value(vec![0; Value::MAX_BYTES + 1]).await;
     assert!(matches!(longer, Err(ValueError::TooLong { .. })), "{longer:?}");

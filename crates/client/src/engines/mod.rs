@@ -14,7 +14,7 @@ pub(crate) const SCHEMES: &[&str] = &["file:"];
 pub(crate) async fn open(url: &str, context: EngineContext) -> Result<Arc<dyn Engine>, ConnectError> {
     let parsed = EngineUrl::parse(url)?;
     match parsed.scheme {
-        "file" => Ok(file::FileEngine::open_url(&parsed, context)?),
+        "file" => Ok(file::FileEngine::open_url(&parsed, context).await?),
         scheme => Err(UrlError::UnknownEngine { scheme: scheme.to_owned() }.into()),
     }
 }

@@ -11,7 +11,7 @@ use tenure_testkit::SmallDisk;
 use crate::contract::File;
 
 /// Longer than any test waits: nothing that a test sees is due to a renewal that comes round.
-const LONG: Duration = Duration::from_mins(60);
+const LONG: Duration = Duration::from_hours(1);
 
 async fn client(directory: &Path) -> Client {
     Client::connect(&format!("file:{}", directory.display())).await.unwrap()
@@ -31,10 +31,8 @@ fn folder(directory: &Path) -> PathBuf {
 }
 
 async fn within_a_minute<F: Future>(what: &str, future: F) -> F::Output {
-    match tokio::time::timeout(Duration::from_mins(1), future).await {
-        Ok(output) => output,
-        Err(_) => panic!("not within a minute: {what}"),
-    }
+    let in_time = tokio::time::timeout(Duration::from_mins(1), future).await;
+    in_time.unwrap_or_else(|_| panic!("not within a minute: {what}"))
 }
 
 async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {

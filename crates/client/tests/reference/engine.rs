@@ -322,7 +322,7 @@ impl ReferenceEngine {
                     .iter()
                     .map(|held| held.expires)
                     .min()
-                    .unwrap_or(sent_at + Duration::from_secs(3600));
+                    .unwrap_or(sent_at + Duration::from_hours(1));
                 wait.or_at(next)
             };
             tokio::select! {

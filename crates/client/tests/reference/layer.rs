@@ -50,7 +50,7 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    assert!(tokio::time::timeout(Duration::from_secs(60), wait).await.is_ok(), "not within a minute: {what}");
+    assert!(tokio::time::timeout(Duration::from_mins(1), wait).await.is_ok(), "not within a minute: {what}");
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn belief_ends_at_the_deadline_and_does_not_come_back() {
     let deadline = guard.deadline().unwrap();
     still.store.set_unreachable(true);
     let now = still.clock.now();
-    still.clock.advance(deadline.since(now) - Duration::from_nanos(1));
+    still.clock.advance((deadline - Duration::from_nanos(1)).since(now));
     assert!(guard.check().is_ok());
     still.clock.advance(Duration::from_nanos(1));
     assert_eq!(guard.check().unwrap_err().reason, LostReason::Expired);

@@ -34,7 +34,7 @@ pub(super) struct Attempt {
 
 /// How an attempt ended.
 pub(super) enum Outcome {
-    Held(Held),
+    Held(Box<Held>),
     /// Somebody else holds it.
     Busy(Ahead),
     /// Somebody deleted or replaced the lock file.
@@ -100,7 +100,9 @@ impl Attempt {
             && let Some((token, value)) = self.joinable(&folder)?
         {
             // The lock file is kept open without its lock: those who wait are woken when it is closed.
-            return Ok(Outcome::Held(self.hold(Role::Joined, lock, token, value).map_err(io_failed)?));
+            return Ok(Outcome::Held(Box::new(
+                self.hold(Role::Joined, lock, token, value).map_err(io_failed)?,
+            )));
         }
         if !lock.try_lock(self.request.mode).map_err(io_failed)? {
             return self.busy(lock).map_err(|error| io_failed(error).into());
@@ -115,7 +117,7 @@ impl Attempt {
             return self.busy(lock).map_err(|error| io_failed(error).into());
         }
         let (token, value) = self.raise_token(&short, &lock).map_err(|error| state_failed(&folder, error))?;
-        Ok(Outcome::Held(self.hold(Role::Holder, lock, token, value).map_err(io_failed)?))
+        Ok(Outcome::Held(Box::new(self.hold(Role::Holder, lock, token, value).map_err(io_failed)?)))
     }
 
     /// The token and value of what the same owner holds through another client, if that covers what is asked for.

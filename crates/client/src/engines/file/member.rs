@@ -177,7 +177,7 @@ pub(super) fn holders(folder: &Path) -> io::Result<Vec<Found>> {
     for (file_name, path) in entries(folder)? {
         match Role::parse(&file_name) {
             Some((Role::Waiter(_), _)) => {
-                longest_waiting = Some(longest_waiting.map_or(path.clone(), |other| other.min(path)))
+                longest_waiting = Some(longest_waiting.map_or(path.clone(), |other| other.min(path)));
             }
             Some((role, grant)) => match look(&path)? {
                 Some((record, Presence::Present)) => {

@@ -64,11 +64,14 @@ const FIRST_POLL: Duration = Duration::from_millis(2);
 const LONGEST_POLL: Duration = Duration::from_millis(500);
 
 impl FileEngine {
-    pub(crate) fn open_url(
+    pub(crate) async fn open_url(
         url: &EngineUrl<'_>,
         context: EngineContext,
     ) -> Result<Arc<dyn Engine>, ConnectError> {
-        Ok(Self::open(layout::directory(url)?, context)?)
+        let directory = layout::directory(url)?;
+        let runtime = context.runtime.clone();
+        let opened = runtime.spawn_blocking(move || Self::open(directory, context)).await;
+        Ok(opened.map_err(|_| EngineError::Closed)??)
     }
 
     /// An engine on this directory, which is created if it is not there.
@@ -157,7 +160,7 @@ impl FileEngine {
             let (returned, outcome) = self.on_disk(move || attempt.run()).await?;
             attempt = returned;
             let mut ahead = match outcome? {
-                Outcome::Held(held) => return Ok(self.keep(held)),
+                Outcome::Held(held) => return Ok(self.keep(*held)),
                 Outcome::Busy(ahead) => ahead,
                 Outcome::Replaced => continue,
             };

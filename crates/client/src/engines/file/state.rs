@@ -226,11 +226,11 @@ mod tests {
         let last = next(&next(&State::read(&file, &name()).unwrap(), &file), &file);
         let mut whole = [0; 2 * SLOT];
         file.read_exact_at(&mut whole, 0).unwrap();
-        for at in 0..2 * SLOT {
-            file.write_all_at(&[whole[at] ^ 0x41], at as u64).unwrap();
+        for (at, byte) in whole.into_iter().enumerate() {
+            file.write_all_at(&[byte ^ 0x41], at as u64).unwrap();
             let read = State::read(&file, &name()).unwrap();
             assert!(read.token >= last.token, "byte {at}: {read:?}");
-            file.write_all_at(&[whole[at]], at as u64).unwrap();
+            file.write_all_at(&[byte], at as u64).unwrap();
         }
     }
 
