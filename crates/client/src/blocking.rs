@@ -20,6 +20,7 @@ use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::capabilities::Capabilities;
 use crate::engine::Break;
 use crate::error::{
     AcquireError, BreakError, CloseError, ConnectError, ConvertError, InspectError, ReleaseError, ValueError,
@@ -31,7 +32,6 @@ use crate::mode::Mode;
 use crate::request::{Options, Wait, request_options};
 use crate::shared::Shared;
 use crate::thread::ClientThread;
-use crate::{LostReason, capabilities::Capabilities};
 
 fn block_on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
     shared.thread.handle().runtime().block_on(future)
@@ -164,10 +164,16 @@ impl LockAllRequest {
         self.0.options()
     }
 
-    /// As [`tenure::LockAllRequest::acquire`](crate::LockAllRequest::acquire); the guards are in the order of their names.
-    pub fn acquire(self) -> Result<Vec<Guard>, AcquireError> {
+    /// As [`tenure::LockAllRequest::acquire`](crate::LockAllRequest::acquire).
+    pub fn acquire(self) -> Result<GuardSet, AcquireError> {
         let shared = self.0.shared_with().clone();
-        Ok(block_on(&shared, self.0.acquire())?.into_iter().map(Guard).collect())
+        Ok(GuardSet { set: block_on(&shared, self.0.acquire())?, shared })
+    }
+
+    /// As [`tenure::LockAllRequest::try_acquire`](crate::LockAllRequest::try_acquire).
+    pub fn try_acquire(self) -> Result<Option<GuardSet>, AcquireError> {
+        let shared = self.0.shared_with().clone();
+        Ok(block_on(&shared, self.0.try_acquire())?.map(|set| GuardSet { set, shared }))
     }
 }
 
@@ -177,9 +183,9 @@ impl LockAllRequest {
 pub struct Guard(crate::Guard);
 
 impl Guard {
-    /// Blocks until the lock is lost: for a thread that watches over the work of another.
-    pub fn wait_until_lost(&self) -> LostReason {
-        block_on(self.0.shared(), self.0.lost())
+    /// Tells how this guard's hold on the lock ended, for a thread beside the work.
+    pub fn watch(&self) -> GuardWatch {
+        GuardWatch { watch: self.0.watch(), runtime: self.0.shared().thread.handle().runtime().clone() }
     }
 
     /// As [`tenure::Guard::set_value`](crate::Guard::set_value).
@@ -204,5 +210,42 @@ impl Deref for Guard {
 
     fn deref(&self) -> &crate::Guard {
         &self.0
+    }
+}
+
+/// As [`tenure::GuardWatch`](crate::GuardWatch).
+#[derive(Clone, Debug)]
+pub struct GuardWatch {
+    watch: crate::GuardWatch,
+    runtime: tokio::runtime::Handle,
+}
+
+impl GuardWatch {
+    /// Blocks until the lock is released or lost.
+    pub fn wait(self) -> crate::Ended {
+        self.runtime.block_on(self.watch.ended())
+    }
+}
+
+/// As [`tenure::GuardSet`](crate::GuardSet), whose methods without I/O it has by `Deref`.
+#[derive(Debug)]
+#[must_use = "dropping it releases the locks"]
+pub struct GuardSet {
+    set: crate::GuardSet,
+    shared: Arc<Shared>,
+}
+
+impl GuardSet {
+    /// As [`tenure::GuardSet::release`](crate::GuardSet::release).
+    pub fn release(self) -> Result<Vec<Release>, ReleaseError> {
+        block_on(&self.shared, self.set.release())
+    }
+}
+
+impl Deref for GuardSet {
+    type Target = crate::GuardSet;
+
+    fn deref(&self) -> &crate::GuardSet {
+        &self.set
     }
 }

@@ -110,7 +110,7 @@ impl Client {
     /// May be dropped at any point.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo, InspectError> {
         let name = LockName::parse(name)?;
-        self.shared.engine.clone().inspect(name).await
+        self.shared.finish(self.shared.engine.clone().inspect(name)).await
     }
 
     /// The locks that are held or waited for and whose names start with `prefix`.
@@ -118,7 +118,7 @@ impl Client {
     /// # Cancellation safety
     /// May be dropped at any point.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>, InspectError> {
-        self.shared.engine.clone().list(prefix.to_owned()).await
+        self.shared.finish(self.shared.engine.clone().list(prefix.to_owned())).await
     }
 
     /// The operator's: asks the holders of a lock to let go, or with [`Break::Force`] frees it although they may still
@@ -129,11 +129,14 @@ impl Client {
     /// May be dropped at any point; whether the lock is broken is then not known.
     pub async fn break_lock(&self, name: impl AsRef<str>, how: Break) -> Result<Vec<Member>, BreakError> {
         let name = LockName::parse(name)?;
-        self.shared.engine.clone().break_lock(name, how).await
+        self.shared.finish(self.shared.engine.clone().break_lock(name, how)).await
     }
 
     /// Releases everything that is held through this client and its clones, ends what waits, and waits until
-    /// the engine has confirmed it. Guards that still exist are `Lost(Closed)`.
+    /// the engine has confirmed it, for ten seconds at most. Guards that still exist are `Lost(Closed)`.
+    ///
+    /// What has begun must be able to end: an acquire that was polled and is not polled any more, for instance because its task is the one
+    /// that waits here, is not confirmed.
     ///
     /// # Cancellation safety
     /// May be dropped at any point: the releases go on.
@@ -151,7 +154,9 @@ impl Client {
                 return Err(CloseError { unconfirmed: thread.unfinished() });
             }
         }
-        self.shared.engine.clone().close().await;
+        if let Some(close) = self.shared.close_engine() {
+            close.await;
+        }
         Ok(())
     }
 }

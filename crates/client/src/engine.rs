@@ -67,7 +67,7 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
     /// Lengthens the grant's lease by the grant's ttl from now, or confirms that it stands where there is no lease.
     fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>>;
 
-    /// Frees what this grant holds, and nothing else. Once freed, or if it was not held, the same call answers
+    /// Frees what this grant holds, and nothing else; a conversion of it that still waits ends with it. Once freed, or if it was not held, the same call answers
     /// [`ReleaseError::NotHeld`].
     fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>>;
 
@@ -108,7 +108,7 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
         Box::pin(async { Err(error.into()) })
     }
 
-    /// Lets go of connections. Called once, when every grant has been released or given up.
+    /// Lets go of connections. Called once, when everything that had begun is finished or given up.
     fn close(self: Arc<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async {})
     }

@@ -79,6 +79,9 @@ pub enum AcquireError {
     /// The ttl is not one.
     #[error(transparent)]
     Ttl(#[from] TtlError),
+    /// The limit on how long it may be held leaves no time at all.
+    #[error("max_hold must be longer than zero")]
+    MaxHold,
     /// Somebody else holds it, and the request was not to wait.
     #[error("`{name}` is held by somebody else: wait for it, or see who with `inspect`")]
     Busy {
@@ -115,7 +118,7 @@ pub enum AcquireError {
         /// The mode that was asked for.
         asked: Mode,
     },
-    /// It was granted, but the lease was over before the answer came.
+    /// It was granted, but the lease was over before the answer could be used, and that several times.
     #[error(
         "`{name}` was granted too late to be used: the engine takes longer to answer than the ttl of {ttl:?} allows; use a longer one"
     )]
@@ -202,6 +205,18 @@ pub enum ConvertError {
     /// The lock is no longer held at all.
     #[error(transparent)]
     Lost(#[from] Lost),
+    /// The same owner has re-entered it, and other guards rely on the mode that is held.
+    #[error(
+        "other guards of the same owner rely on `{name}` being held in mode {held}, which {to} does not cover: release them first"
+    )]
+    Reentered {
+        /// The resource.
+        name: LockName,
+        /// The mode that is held.
+        held: Mode,
+        /// The mode that was asked for.
+        to: Mode,
+    },
     /// Others hold modes that conflict, and the request was not to wait.
     #[error("`{name}` cannot be converted to {to} now: others hold it in conflicting modes")]
     Busy {

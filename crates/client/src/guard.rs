@@ -7,25 +7,29 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
 use crate::capabilities::Capability;
 use crate::clock::BootTime;
-use crate::engine::{Conversion, Engine, Granted, WaitUntil};
-use crate::error::{ConvertError, Lost, LostReason, ReleaseError, ValueError};
-use crate::hold::{GuardState, Hold, LetGo};
+use crate::engine::{Conversion, Engine, Grant, Granted, WaitUntil};
+use crate::error::{ConvertError, EngineError, Lost, LostReason, ReleaseError, ValueError};
+use crate::hold::{Ended, GuardState, GuardWatch, Hold, LetGo, NotConverted};
 use crate::ids::{GrantId, OwnerId};
 use crate::mode::Mode;
 use crate::name::LockName;
 use crate::operation::Operation;
 use crate::request::Wait;
-use crate::shared::Shared;
+use crate::shared::{self, Shared};
 use crate::telemetry;
 use crate::token::FencingToken;
 use crate::value::Value;
 
 /// A lock that is held. Dropping it releases the lock, on the client's own thread and without blocking;
 /// [`release`](Guard::release) does it at once and says how it went.
+///
+/// At the end of a program, release it or [close the client](crate::Client::close): a guard that is dropped as `main` returns is
+/// released by a thread that ends with the process, perhaps before it got to it, and the next holder waits for the lease to end.
 #[derive(Debug)]
 #[must_use = "dropping a guard releases the lock"]
 pub struct Guard {
@@ -112,20 +116,24 @@ impl Guard {
         })
     }
 
-    /// Resolves when the lock is lost, with the reason.
+    /// Resolves when the lock is lost, with the reason; never, if it is released. It does not borrow the guard, so that it
+    /// can be awaited in a task beside the work.
     ///
     /// # Cancellation safety
     /// May be dropped at any point.
-    pub async fn lost(&self) -> LostReason {
-        let mut states = self.hold.watch();
-        loop {
-            if let GuardState::Lost(reason) = *states.borrow_and_update() {
-                return reason;
-            }
-            if states.changed().await.is_err() {
-                unreachable!("the guard keeps the sender alive");
+    pub fn lost(&self) -> impl Future<Output = LostReason> + Send + use<> {
+        let watch = self.watch();
+        async move {
+            match watch.ended().await {
+                Ended::Lost(reason) => reason,
+                Ended::Released => std::future::pending().await,
             }
         }
+    }
+
+    /// Tells how this guard's hold on the lock ended, without keeping it.
+    pub fn watch(&self) -> GuardWatch {
+        self.hold.watch()
     }
 
     /// Runs a future for as long as the lock is held, and drops it at loss. It is never polled after the deadline, also
@@ -159,63 +167,95 @@ impl Guard {
         if bytes.len() > Value::MAX_BYTES {
             return Err(ValueError::TooLong { bytes: bytes.len() });
         }
-        let grant = self.hold.grant();
-        if !grant.mode.may_write() {
-            return Err(ValueError::Mode { name: grant.name, held: grant.mode });
+        let (grant, held) = (self.hold.grant(), self.hold.mode());
+        if !held.may_write() {
+            return Err(ValueError::Mode { name: grant.name, held });
         }
         self.check()?;
         let writing = self.engine().clone().set_value(grant, bytes.clone());
-        let hold = self.hold.clone();
+        let written = self.hold.clone();
         let write = async move {
             writing.await?;
-            hold.wrote(Value { bytes, in_doubt: false });
+            written.wrote(Value { bytes, in_doubt: false });
             Ok(())
         };
-        let result = self.finish(CancellationToken::new(), Box::pin(write), |_| Box::pin(async {})).await;
+        let result = self.shared.finish(Box::pin(write)).await;
         if let Err(ValueError::Lost(lost)) = &result {
             self.shared.lose(&self.hold, lost.reason);
         }
         result
     }
 
-    /// Changes the mode: up, down or sideways.
+    /// Changes the mode: up, down or sideways. A larger token comes with every conversion but a pure one down. While a
+    /// conversion down is under way, only the weaker mode is believed in.
     ///
     /// # Cancellation safety
-    /// May be dropped at any point. The old mode is then restored, on the client's own thread.
+    /// May be dropped at any point. A conversion up or sideways is then undone on the client's own thread; one down is not, since
+    /// somebody else may be in already.
     pub async fn convert(&self, to: Mode, wait: Wait) -> Result<(), ConvertError> {
         let capabilities = self.engine().capabilities();
         capabilities.require(Capability::Conversion)?;
         capabilities.require(Capability::Mode(to))?;
         self.check()?;
-        let cancel = self.shared.closing.child_token();
-        let from = self.hold.grant();
         let wait = wait.from(self.shared.clock.now());
+        let turn = self.turn_to_convert(to, wait).await?;
+        let cancel = self.shared.closing.child_token();
+        let from = self.hold.begin_conversion(to, cancel.clone()).map_err(|refused| match refused {
+            NotConverted::Lost(reason) => ConvertError::Lost(self.lost_because(reason)),
+            NotConverted::Reentered { held } => {
+                ConvertError::Reentered { name: self.name().clone(), held, to }
+            }
+        })?;
         let converting =
             self.engine().clone().convert(Conversion::new(from.clone(), to, wait, cancel.clone()));
-        let (engine, hold) = (self.engine().clone(), self.hold.clone());
-        let restore = move |result: Result<Granted, ConvertError>| {
+        let converting = Box::pin(async move { (converting.await, turn) });
+        let (shared, hold) = (self.shared.clone(), self.hold.clone());
+        let settle = move |(result, turn)| -> BoxFuture<'static, ()> {
             Box::pin(async move {
-                let Ok(granted) = result else { return };
-                let old = from.mode;
-                hold.converted(to, granted);
-                let back = Conversion::new(hold.grant(), old, WaitUntil::Try, CancellationToken::new());
-                if let Ok(granted) = engine.convert(back).await {
-                    hold.converted(old, granted);
-                }
-            }) as BoxFuture<'static, ()>
+                settle_conversion(&shared, &hold, from, to, result).await;
+                drop(turn);
+            })
         };
-        match self.finish(cancel, converting, restore).await {
-            Ok(granted) => {
-                self.hold.converted(to, granted);
-                Ok(())
+        let operation = Operation::new(self.shared.thread.handle().clone(), cancel, converting, settle);
+        let (result, _turn) = operation.await;
+        let converted = result.map(Some).or_else(|error| match error {
+            ConvertError::Lost(lost) => {
+                self.shared.lose(&self.hold, lost.reason);
+                Ok(None)
             }
+            _ if self.shared.closing.is_cancelled() => Err(EngineError::Closed.into()),
+            error => Err(error),
+        });
+        let granted = match converted {
+            Ok(granted) => granted,
             Err(error) => {
-                if let ConvertError::Lost(lost) = &error {
-                    self.shared.lose(&self.hold, lost.reason);
-                }
-                Err(error)
+                let stands = self.hold.end_conversion(None);
+                return Err(stands.err().map_or(error, |reason| self.lost_because(reason).into()));
             }
+        };
+        self.hold.end_conversion(granted).map_err(|reason| {
+            // The engine may have converted what had been lost, and been released, before.
+            self.shared.release_in_background(self.hold.grant(), None);
+            self.lost_because(reason).into()
+        })
+    }
+
+    /// Conversions of one grant go one after the other.
+    async fn turn_to_convert(&self, to: Mode, wait: WaitUntil) -> Result<OwnedMutexGuard<()>, ConvertError> {
+        let (gate, name) = (self.hold.conversion_gate.clone(), self.name().clone());
+        match wait {
+            WaitUntil::Try => gate.try_lock_owned().map_err(|_| ConvertError::Busy { name, to }),
+            WaitUntil::Forever => Ok(gate.lock_owned().await),
+            WaitUntil::At { at, waited } => tokio::select! {
+                biased;
+                turn = gate.lock_owned() => Ok(turn),
+                () = self.shared.clock.sleep_until(at) => Err(ConvertError::TimedOut { name, to, waited }),
+            },
         }
+    }
+
+    fn lost_because(&self, reason: LostReason) -> Lost {
+        Lost { name: self.hold.name.clone(), reason }
     }
 
     /// Releases the lock and says how that went. With an error the release goes on in the background.
@@ -226,21 +266,30 @@ impl Guard {
         if let Err(lost) = self.check() {
             return Ok(Release::AlreadyLost(lost.reason));
         }
-        let grant = match self.let_go() {
-            LetGo::Last(grant) => grant,
-            LetGo::StillHeld => return Ok(Release::StillHeld),
-            LetGo::Lost(reason) => return Ok(Release::AlreadyLost(reason)),
+        self.let_go = true;
+        let (grant, releasing) = match self.shared.let_go(&self.hold) {
+            (LetGo::Last(grant), releasing) => (grant, releasing),
+            (LetGo::StillHeld, _) => return Ok(Release::StillHeld),
+            (LetGo::Lost(reason), _) => return Ok(Release::AlreadyLost(reason)),
         };
-        let lease_ends = self.hold.lease_ends();
-        let settle = self.shared.settle_release(grant.clone(), lease_ends);
-        let releasing = self.engine().clone().release(grant.clone());
-        let result = self.finish(CancellationToken::new(), releasing, settle).await;
+        let asking = self.engine().clone().release(grant.clone());
+        let asking = Box::pin(async move { (asking.await, releasing) });
+        let (engine, clock, again) = (self.engine().clone(), self.shared.clock.clone(), grant.clone());
+        let settle = move |(result, releasing)| -> BoxFuture<'static, ()> {
+            match result {
+                Err(ReleaseError::Engine(_)) => Box::pin(shared::release(engine, clock, again, releasing)),
+                Ok(()) | Err(ReleaseError::NotHeld(_)) => Box::pin(async {}),
+            }
+        };
+        let operation =
+            Operation::new(self.shared.thread.handle().clone(), CancellationToken::new(), asking, settle);
+        let (result, releasing) = operation.await;
         telemetry::released(&**self.engine(), &grant, &result);
         match result {
             Ok(()) => Ok(Release::Released),
             Err(ReleaseError::NotHeld(reason)) => Ok(Release::AlreadyLost(reason)),
             Err(error) => {
-                self.shared.release_in_background(grant, lease_ends);
+                self.shared.release_in_background(grant, releasing);
                 Err(error)
             }
         }
@@ -249,37 +298,37 @@ impl Guard {
     fn engine(&self) -> &Arc<dyn Engine> {
         &self.shared.engine
     }
-
-    fn finish<T, S>(
-        &self,
-        cancel: CancellationToken,
-        future: BoxFuture<'static, T>,
-        settle: S,
-    ) -> Operation<T, S>
-    where
-        T: Send + 'static,
-        S: FnOnce(T) -> BoxFuture<'static, ()> + Send + 'static,
-    {
-        Operation::new(self.shared.thread.handle().clone(), cancel, future, settle)
-    }
-
-    /// Ends this guard's part in the hold, once.
-    fn let_go(&mut self) -> LetGo {
-        self.let_go = true;
-        let result = self.hold.let_go();
-        if let LetGo::Last(_) = result {
-            self.shared.forget(&self.hold);
-        }
-        result
-    }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.let_go
-            && let LetGo::Last(grant) = self.let_go()
+            && let (LetGo::Last(grant), releasing) = self.shared.let_go(&self.hold)
         {
-            self.shared.release_in_background(grant, self.hold.lease_ends());
+            self.shared.release_in_background(grant, releasing);
         }
     }
+}
+
+/// Takes in a conversion whose caller has gone: what went up or sideways goes back.
+async fn settle_conversion(
+    shared: &Arc<Shared>,
+    hold: &Arc<Hold>,
+    from: Grant,
+    to: Mode,
+    result: Result<Granted, ConvertError>,
+) {
+    let converted = result.is_ok();
+    if hold.end_conversion(result.ok()).is_err() {
+        shared.release_in_background(from, None);
+        return;
+    }
+    if !converted || from.mode.covers(to) {
+        return;
+    }
+    let cancel = CancellationToken::new();
+    let Ok(grant) = hold.begin_conversion(from.mode, cancel.clone()) else { return };
+    let back = Conversion::new(grant, from.mode, WaitUntil::Try, cancel);
+    let result = shared.engine.clone().convert(back).await;
+    let _ = hold.end_conversion(result.ok());
 }

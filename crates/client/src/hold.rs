@@ -3,10 +3,11 @@
 //! Two rules: belief never outlives the deadline, whoever looks; and what is lost stays lost, also if a renewal
 //! that was under way succeeds after all.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::BootTime;
 use crate::engine::{Grant, Granted};
@@ -15,7 +16,7 @@ use crate::ids::{GrantId, OwnerId};
 use crate::lease::{Term, Ttl};
 use crate::mode::Mode;
 use crate::name::LockName;
-use crate::random;
+use crate::renewal::{Begun, Renewal};
 use crate::token::FencingToken;
 use crate::value::Value;
 
@@ -33,47 +34,58 @@ pub enum GuardState {
     Lost(LostReason),
 }
 
+/// How a guard's hold on a lock ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The last guard was released or dropped.
+    Released,
+    /// The lock was lost.
+    Lost(LostReason),
+}
+
 /// A grant and what is believed of it. Shared by all guards that re-entered it.
 pub(crate) struct Hold {
     pub(crate) id: GrantId,
     pub(crate) name: LockName,
     pub(crate) owner: OwnerId,
+    /// Whether the owner was named by the caller, and may re-enter.
+    pub(crate) reenters: bool,
+    /// One conversion at a time: taken before it is begun, and kept until it is settled.
+    pub(crate) conversion_gate: Arc<tokio::sync::Mutex<()>>,
     ttl: Ttl,
     renews: bool,
-    longest: Option<Duration>,
     belief: Mutex<Belief>,
-    state: watch::Sender<GuardState>,
+    ended: watch::Sender<Option<Ended>>,
 }
 
+#[derive(Debug)]
 struct Belief {
     phase: Phase,
     /// How many guards stand for it.
     guards: usize,
     mode: Mode,
+    conversion: Option<UnderWay>,
     token: Option<FencingToken>,
     value: Value,
     lease_ends: Option<BootTime>,
     max_hold_ends: Option<BootTime>,
-    interval: Duration,
     renewal: Renewal,
     /// Under which instant the schedule has it.
     scheduled: Option<BootTime>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Pending,
     Held { in_jeopardy: bool },
-    Lost(LostReason),
-    Released,
+    Ended(Ended),
 }
 
-#[derive(Clone, Copy)]
-enum Renewal {
-    Off,
-    At(BootTime),
-    UnderWay { late_at: BootTime },
-    Late,
+/// A conversion that the engine has been asked for.
+#[derive(Debug)]
+struct UnderWay {
+    to: Mode,
+    cancel: CancellationToken,
 }
 
 /// What is to be done about a hold whose instant has come.
@@ -96,29 +108,47 @@ pub(crate) enum LetGo {
 /// A grant that arrived cannot be believed in: its deadline had passed, or the engine had already said that it is lost.
 pub(crate) struct Unusable;
 
+/// Why a conversion is not begun.
+pub(crate) enum NotConverted {
+    Lost(LostReason),
+    /// Other guards rely on the mode that is held.
+    Reentered {
+        held: Mode,
+    },
+}
+
 impl Hold {
     pub(crate) fn pending(
         name: LockName,
         owner: OwnerId,
+        reenters: bool,
         mode: Mode,
         ttl: Ttl,
         renews: bool,
-        longest: Option<Duration>,
     ) -> Self {
         let belief = Belief {
             phase: Phase::Pending,
             guards: 0,
             mode,
+            conversion: None,
             token: None,
             value: Value::default(),
             lease_ends: None,
             max_hold_ends: None,
-            interval: ttl.renewal_interval(),
-            renewal: Renewal::Off,
+            renewal: Renewal::off(),
             scheduled: None,
         };
-        let state = watch::Sender::new(GuardState::Held);
-        Self { id: GrantId::random(), name, owner, ttl, renews, longest, belief: Mutex::new(belief), state }
+        Self {
+            id: GrantId::random(),
+            name,
+            owner,
+            reenters,
+            conversion_gate: Arc::default(),
+            ttl,
+            renews,
+            belief: Mutex::new(belief),
+            ended: watch::Sender::new(None),
+        }
     }
 
     fn belief(&self) -> MutexGuard<'_, Belief> {
@@ -146,23 +176,19 @@ impl Hold {
         let mut belief = self.belief();
         match belief.phase {
             Phase::Pending => {}
-            Phase::Lost(_) => return Err(Unusable),
-            Phase::Held { .. } | Phase::Released => unreachable!("a hold begins once"),
+            Phase::Ended(_) => return Err(Unusable),
+            Phase::Held { .. } => unreachable!("a hold begins once"),
         }
         belief.lease_ends = match (granted.term.deadline(), self.renews) {
             // A fixed lease ends here also where the engine would keep the grant for as long as the process lives.
             (None, false) => Some(now + self.ttl.get()),
             (deadline, _) => deadline,
         };
-        belief.max_hold_ends = self.longest.map(|most| now + most);
-        if belief.ends().is_some_and(|(at, _)| at <= now) {
+        if belief.has_ended(now).is_some() {
             return Err(Unusable);
         }
-        if let Term::Lease { ttl, .. } = granted.term {
-            belief.interval = ttl.min(self.ttl.get()) / 3;
-        }
         if self.renews {
-            belief.renewal = Renewal::At(now + random::slightly_below(belief.interval));
+            belief.renewal = Renewal::on(granted.term, self.ttl, now);
         }
         belief.token = granted.token;
         belief.value = granted.value;
@@ -171,14 +197,23 @@ impl Hold {
         Ok(())
     }
 
+    /// From now on it may be held for this long at most. The earliest such limit counts.
+    pub(crate) fn limit(&self, longest: Option<Duration>, now: BootTime) {
+        let mut belief = self.belief();
+        belief.max_hold_ends =
+            [belief.max_hold_ends, longest.map(|longest| now + longest)].into_iter().flatten().min();
+    }
+
     /// One more guard for the same grant, if it stands; the mode that is held, if that does not cover `mode`.
     pub(crate) fn reenter(&self, mode: Mode, now: BootTime) -> Option<Result<(), Mode>> {
         let mut belief = self.belief();
-        if !matches!(belief.phase, Phase::Held { .. }) || belief.ends().is_some_and(|(at, _)| at <= now) {
+        if !belief.is_held() || belief.has_ended(now).is_some() {
             return None;
         }
-        if !belief.mode.covers(mode) {
-            return Some(Err(belief.mode));
+        // While a conversion is under way, only what both modes cover is sure.
+        let sure = belief.conversion.as_ref().is_none_or(|conversion| conversion.to.covers(mode));
+        if !belief.mode.covers(mode) || !sure {
+            return Some(Err(belief.sure_mode()));
         }
         belief.guards += 1;
         Some(Ok(()))
@@ -189,13 +224,15 @@ impl Hold {
         let mut belief = self.belief();
         belief.guards = belief.guards.saturating_sub(1);
         match belief.phase {
-            Phase::Lost(reason) => LetGo::Lost(reason),
+            Phase::Ended(Ended::Lost(reason)) => LetGo::Lost(reason),
             Phase::Held { .. } if belief.guards > 0 => LetGo::StillHeld,
             Phase::Held { .. } => {
-                belief.phase = Phase::Released;
+                self.end(&mut belief, Ended::Released);
                 LetGo::Last(self.grant_of(&belief))
             }
-            Phase::Pending | Phase::Released => unreachable!("a guard stands for a grant that was begun"),
+            Phase::Pending | Phase::Ended(Ended::Released) => {
+                unreachable!("a guard stands for a grant that was begun")
+            }
         }
     }
 
@@ -205,94 +242,112 @@ impl Hold {
         let grant = match belief.phase {
             Phase::Pending => None,
             Phase::Held { .. } => Some(self.grant_of(&belief)),
-            Phase::Lost(_) | Phase::Released => return None,
+            Phase::Ended(_) => return None,
         };
-        belief.phase = Phase::Lost(reason);
-        self.publish(&belief);
+        self.end(&mut belief, Ended::Lost(reason));
         grant
+    }
+
+    fn end(&self, belief: &mut Belief, how: Ended) {
+        belief.phase = Phase::Ended(how);
+        if let Some(conversion) = &belief.conversion {
+            conversion.cancel.cancel();
+        }
+        self.ended.send_replace(Some(how));
     }
 
     /// What may be believed at this instant, and why not if nothing.
     pub(crate) fn check(&self, now: BootTime) -> Result<(), LostReason> {
         let belief = self.belief();
-        match (belief.phase, belief.ends()) {
-            (Phase::Lost(reason), _) => Err(reason),
-            (Phase::Held { .. }, Some((at, reason))) if at <= now => Err(reason),
-            _ => Ok(()),
+        match belief.phase {
+            Phase::Ended(Ended::Lost(reason)) => Err(reason),
+            Phase::Held { .. } => belief.has_ended(now).map_or(Ok(()), Err),
+            Phase::Pending | Phase::Ended(Ended::Released) => Ok(()),
         }
     }
 
     /// What is to be done at this instant.
     pub(crate) fn due(&self, now: BootTime) -> Due {
         let mut belief = self.belief();
-        let Phase::Held { in_jeopardy } = belief.phase else {
+        if !belief.is_held() {
             return Due::Nothing;
-        };
-        if let Some((at, reason)) = belief.ends()
-            && at <= now
-        {
+        }
+        if let Some(reason) = belief.has_ended(now) {
             return Due::Lose(reason);
         }
-        match belief.renewal {
-            Renewal::At(at) if at <= now => {
-                belief.renewal = Renewal::UnderWay { late_at: now + belief.interval / 2 };
+        match belief.renewal.begin_if_due(now) {
+            Some(begun) => {
+                if begun == Begun::Late {
+                    belief.phase = Phase::Held { in_jeopardy: true };
+                }
                 Due::Renew(self.grant_of(&belief))
             }
-            Renewal::UnderWay { late_at } if late_at <= now => {
-                belief.renewal = Renewal::Late;
-                if !in_jeopardy {
-                    belief.phase = Phase::Held { in_jeopardy: true };
-                    self.publish(&belief);
-                }
-                Due::Nothing
-            }
-            _ => Due::Nothing,
+            None => Due::Nothing,
         }
     }
 
     /// Takes in how a renewal ended; the reason, if the lock is lost by it.
     pub(crate) fn renewed(&self, result: &Result<Term, RenewError>, now: BootTime) -> Option<LostReason> {
         let mut belief = self.belief();
-        if !matches!(belief.phase, Phase::Held { .. }) {
+        if !belief.is_held() {
             return None;
         }
-        if let Some((at, reason)) = belief.ends()
-            && at <= now
-        {
+        if let Some(reason) = belief.has_ended(now) {
             return Some(reason);
         }
-        let in_jeopardy = match result {
+        match result {
             Ok(term) => {
                 // Answers may overtake each other; the lease is as long as the longest of them says.
                 belief.lease_ends = belief.lease_ends.max(term.deadline());
-                belief.renewal = Renewal::At(now + random::slightly_below(belief.interval));
-                false
+                belief.renewal.succeeded(*term, now);
+                belief.phase = Phase::Held { in_jeopardy: false };
+                None
             }
-            Err(RenewError::Lost(reason)) => return Some(*reason),
+            Err(RenewError::Lost(reason)) => Some(*reason),
             Err(RenewError::Engine(_)) => {
-                let again = (belief.interval / 4).min(Duration::from_secs(1));
-                belief.renewal = Renewal::At(now + random::jittered(again));
-                true
+                belief.renewal.failed(now);
+                belief.phase = Phase::Held { in_jeopardy: true };
+                None
             }
-        };
-        if belief.phase != (Phase::Held { in_jeopardy }) {
-            belief.phase = Phase::Held { in_jeopardy };
-            self.publish(&belief);
         }
-        None
     }
 
-    /// Takes in a new mode.
-    pub(crate) fn converted(&self, to: Mode, granted: Granted) {
+    /// A conversion is about to be asked for; the grant as it is before. If the new mode is weaker, only that is believed in from now on.
+    pub(crate) fn begin_conversion(
+        &self,
+        to: Mode,
+        cancel: CancellationToken,
+    ) -> Result<Grant, NotConverted> {
         let mut belief = self.belief();
-        if belief.mode.covers(to) && belief.mode != to {
-            // A conversion down does not read the value.
-        } else {
-            belief.value = granted.value;
+        if let Phase::Ended(Ended::Lost(reason)) = belief.phase {
+            return Err(NotConverted::Lost(reason));
         }
-        belief.mode = to;
-        belief.token = granted.token;
-        belief.lease_ends = belief.lease_ends.max(granted.term.deadline());
+        if belief.guards > 1 && !to.covers(belief.mode) {
+            return Err(NotConverted::Reentered { held: belief.mode });
+        }
+        belief.conversion = Some(UnderWay { to, cancel });
+        Ok(self.grant_of(&belief))
+    }
+
+    /// Takes in how a conversion ended; with an error, if the lock was lost meanwhile.
+    pub(crate) fn end_conversion(&self, granted: Option<Granted>) -> Result<(), LostReason> {
+        let mut belief = self.belief();
+        let conversion = belief.conversion.take();
+        if let Phase::Ended(Ended::Lost(reason)) = belief.phase {
+            return Err(reason);
+        }
+        if let (Some(UnderWay { to, .. }), Some(granted)) = (conversion, granted) {
+            // A conversion down does not read the value.
+            if to.covers(belief.mode) || !belief.mode.covers(to) {
+                belief.value = granted.value;
+            }
+            belief.mode = to;
+            belief.token = granted.token;
+            if self.renews {
+                belief.lease_ends = belief.lease_ends.max(granted.term.deadline());
+            }
+        }
+        Ok(())
     }
 
     /// Takes in a value that was written.
@@ -303,14 +358,10 @@ impl Hold {
     /// The next instant at which something is to be done.
     pub(crate) fn next_due(&self) -> Option<BootTime> {
         let belief = self.belief();
-        if !matches!(belief.phase, Phase::Held { .. }) {
+        if !belief.is_held() {
             return None;
         }
-        let renewal = match belief.renewal {
-            Renewal::At(at) | Renewal::UnderWay { late_at: at } => Some(at),
-            Renewal::Off | Renewal::Late => None,
-        };
-        [belief.ends().map(|(at, _)| at), renewal].into_iter().flatten().min()
+        [belief.ends().map(|(at, _)| at), belief.renewal.due_at()].into_iter().flatten().min()
     }
 
     /// Remembers under which instant the schedule has it, and returns what it was before.
@@ -320,15 +371,16 @@ impl Hold {
 
     /// Whether it has begun and not ended; the deadline is not looked at.
     pub(crate) fn is_held(&self) -> bool {
-        matches!(self.belief().phase, Phase::Held { .. })
+        self.belief().is_held()
     }
 
     pub(crate) fn deadline(&self) -> Option<BootTime> {
         self.belief().ends().map(|(at, _)| at)
     }
 
+    /// The mode that is surely held.
     pub(crate) fn mode(&self) -> Mode {
-        self.belief().mode
+        self.belief().sure_mode()
     }
 
     pub(crate) fn token(&self) -> Option<FencingToken> {
@@ -339,24 +391,29 @@ impl Hold {
         self.belief().value.clone()
     }
 
-    pub(crate) fn lease_ends(&self) -> Option<BootTime> {
-        self.belief().lease_ends
-    }
-
     pub(crate) fn state(&self) -> GuardState {
-        self.belief().state()
+        let belief = self.belief();
+        match belief.phase {
+            Phase::Ended(Ended::Lost(reason)) => GuardState::Lost(reason),
+            Phase::Held { in_jeopardy: true } => {
+                GuardState::Jeopardy { until: belief.ends().map(|(at, _)| at) }
+            }
+            Phase::Pending | Phase::Held { in_jeopardy: false } | Phase::Ended(Ended::Released) => {
+                GuardState::Held
+            }
+        }
     }
 
-    pub(crate) fn watch(&self) -> watch::Receiver<GuardState> {
-        self.state.subscribe()
-    }
-
-    fn publish(&self, belief: &Belief) {
-        self.state.send_replace(belief.state());
+    pub(crate) fn watch(&self) -> GuardWatch {
+        GuardWatch { ended: self.ended.subscribe() }
     }
 }
 
 impl Belief {
+    const fn is_held(&self) -> bool {
+        matches!(self.phase, Phase::Held { .. })
+    }
+
     /// When belief ends if nothing more is heard, and what will then have been the reason.
     fn ends(&self) -> Option<(BootTime, LostReason)> {
         let lease = self.lease_ends.map(|at| (at, LostReason::Expired));
@@ -364,13 +421,15 @@ impl Belief {
         [lease, most].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
-    fn state(&self) -> GuardState {
-        match self.phase {
-            Phase::Lost(reason) => GuardState::Lost(reason),
-            Phase::Held { in_jeopardy: true } => {
-                GuardState::Jeopardy { until: self.ends().map(|(at, _)| at) }
-            }
-            Phase::Pending | Phase::Held { in_jeopardy: false } | Phase::Released => GuardState::Held,
+    /// Why belief has ended by this instant, if it has.
+    fn has_ended(&self, now: BootTime) -> Option<LostReason> {
+        self.ends().filter(|(at, _)| *at <= now).map(|(_, reason)| reason)
+    }
+
+    fn sure_mode(&self) -> Mode {
+        match &self.conversion {
+            Some(conversion) if self.mode.covers(conversion.to) => conversion.to,
+            _ => self.mode,
         }
     }
 }
@@ -382,5 +441,26 @@ impl std::fmt::Debug for Hold {
             .field("id", &self.id)
             .field("state", &self.state())
             .finish_non_exhaustive()
+    }
+}
+
+/// Tells how a guard's hold on its lock ended, without being the guard: for a task or thread beside the work. From
+/// [`Guard::watch`](crate::Guard::watch).
+#[derive(Clone, Debug)]
+pub struct GuardWatch {
+    ended: watch::Receiver<Option<Ended>>,
+}
+
+impl GuardWatch {
+    /// Resolves when the lock is released or lost.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point.
+    pub async fn ended(mut self) -> Ended {
+        match self.ended.wait_for(Option::is_some).await {
+            Ok(ended) => ended.unwrap_or(Ended::Released),
+            // The last guard is gone, and with it what could have been lost.
+            Err(_) => Ended::Released,
+        }
     }
 }

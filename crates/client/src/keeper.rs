@@ -3,7 +3,7 @@
 //! A hold that comes and goes before it is due costs two map operations and wakes nobody: the keeper is woken only
 //! when something is due earlier than it meant to sleep.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::Notify;
@@ -22,7 +22,9 @@ pub(crate) struct Schedule {
 
 #[derive(Debug, Default)]
 struct Queue {
-    holds: BTreeMap<(BootTime, GrantId), Arc<Hold>>,
+    due: BTreeMap<(BootTime, GrantId), Arc<Hold>>,
+    /// All that is held, whether anything is due or not.
+    all: HashMap<GrantId, Arc<Hold>>,
     /// Until when the keeper sleeps; `None` while it is awake, or sleeps until it is woken.
     asleep_until: Option<BootTime>,
 }
@@ -32,15 +34,21 @@ impl Schedule {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes up a hold that has begun.
+    pub(crate) fn add(&self, hold: &Arc<Hold>) {
+        self.queue().all.insert(hold.id, hold.clone());
+        self.put(hold);
+    }
+
     /// Puts a hold where it belongs now, if it is due at any time at all.
     pub(crate) fn put(&self, hold: &Arc<Hold>) {
         let mut queue = self.queue();
         let next = hold.next_due();
         if let Some(before) = hold.set_scheduled(next) {
-            queue.holds.remove(&(before, hold.id));
+            queue.due.remove(&(before, hold.id));
         }
         if let Some(at) = next {
-            queue.holds.insert((at, hold.id), hold.clone());
+            queue.due.insert((at, hold.id), hold.clone());
             if queue.asleep_until.is_none_or(|until| at < until) {
                 self.earlier.notify_one();
             }
@@ -49,21 +57,22 @@ impl Schedule {
 
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
         let mut queue = self.queue();
+        queue.all.remove(&hold.id);
         if let Some(at) = hold.set_scheduled(None) {
-            queue.holds.remove(&(at, hold.id));
+            queue.due.remove(&(at, hold.id));
         }
     }
 
-    /// All holds: each that is held is due at some time, if only to be confirmed.
+    /// All that is held.
     pub(crate) fn all(&self) -> Vec<Arc<Hold>> {
-        self.queue().holds.values().cloned().collect()
+        self.queue().all.values().cloned().collect()
     }
 
     fn take_due(&self, now: BootTime) -> Vec<Arc<Hold>> {
         let mut queue = self.queue();
         queue.asleep_until = None;
         let mut due = Vec::new();
-        while let Some(first) = queue.holds.first_entry() {
+        while let Some(first) = queue.due.first_entry() {
             if first.key().0 > now {
                 break;
             }
@@ -77,7 +86,7 @@ impl Schedule {
     /// Until when there is nothing to do.
     fn fall_asleep(&self) -> Option<BootTime> {
         let mut queue = self.queue();
-        queue.asleep_until = queue.holds.first_key_value().map(|((at, _), _)| *at);
+        queue.asleep_until = queue.due.first_key_value().map(|((at, _), _)| *at);
         queue.asleep_until
     }
 }

@@ -44,6 +44,7 @@ mod name;
 mod operation;
 mod owner;
 mod random;
+mod renewal;
 mod request;
 mod shared;
 mod telemetry;
@@ -60,7 +61,7 @@ pub use error::{
     LostReason, ReleaseError, ValueError,
 };
 pub use guard::{Guard, Release};
-pub use hold::GuardState;
+pub use hold::{Ended, GuardState, GuardWatch};
 pub use ids::{GrantId, IdError, OwnerId};
 pub use info::{LockInfo, Member, Presence};
 pub use lease::{Term, Ttl, TtlError};

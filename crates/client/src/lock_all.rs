@@ -4,7 +4,9 @@
 //! other in a circle, whatever order their callers wrote. If a lock that was got first is lost while a later one is
 //! waited for, everything is let go and begun again.
 
+use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::engine::WaitUntil;
 use crate::error::{AcquireError, Lost, ReleaseError};
@@ -54,36 +56,73 @@ impl LockAllRequest {
     /// # Cancellation safety
     /// May be dropped at any point: what was got is released on the client's own thread.
     pub async fn acquire(self) -> Result<GuardSet, AcquireError> {
-        let names = self.names?;
+        /// So often a lock may be lost while others are waited for before the ttl is at fault and not chance.
+        const ROUNDS: usize = 3;
+        let names = self.names.clone()?;
+        if self.options.max_hold == Some(Duration::ZERO) {
+            return Err(AcquireError::MaxHold);
+        }
         let wait = self.options.wait.from(self.shared.clock.now());
-        loop {
-            let mut guards = Vec::with_capacity(names.len());
-            for name in &names {
-                let left = match wait {
-                    WaitUntil::At { at, .. } => Wait::For(at.since(self.shared.clock.now())),
-                    WaitUntil::Try | WaitUntil::Forever => self.options.wait,
-                };
-                let options = Options { wait: left, ..self.options.clone() };
-                let request = LockRequest::new(self.shared.clone(), name.as_str(), Some(self.owner));
-                guards.push(request.with_options(options).acquire().await.map_err(|error| {
-                    match (error, wait) {
-                        // What is told is the time that the caller gave, not what was left of it for the last lock.
-                        (AcquireError::TimedOut { name, .. }, WaitUntil::At { waited, .. }) => {
-                            AcquireError::TimedOut { name, waited }
-                        }
-                        (error, _) => error,
-                    }
-                })?);
+        let mut lost = None;
+        for _ in 0..ROUNDS {
+            match self.one_round(&names, wait).await? {
+                Ok(set) => return Ok(set),
+                Err(name) => lost = Some(name),
             }
-            let set = GuardSet { guards };
-            match set.check() {
-                Ok(()) => return Ok(set),
-                Err(lost) if wait.is_over(self.shared.clock.now()) => {
-                    return Err(AcquireError::Lapsed { name: lost.name, ttl: self.options.ttl });
-                }
-                Err(_) => {}
+            if wait.is_over(self.shared.clock.now()) {
+                break;
             }
         }
+        let name = lost.expect("a round that lost nothing has returned");
+        Err(AcquireError::Lapsed { name, ttl: self.options.ttl })
+    }
+
+    /// Gets all of them if they are free.
+    ///
+    /// # Cancellation safety
+    /// As with [`acquire`](Self::acquire).
+    pub async fn try_acquire(self) -> Result<Option<GuardSet>, AcquireError> {
+        match self.wait(Wait::Try).acquire().await {
+            Ok(set) => Ok(Some(set)),
+            Err(AcquireError::Busy { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// One after the other; the name of one that was lost while another was waited for.
+    async fn one_round(
+        &self,
+        names: &[LockName],
+        wait: WaitUntil,
+    ) -> Result<Result<GuardSet, LockName>, AcquireError> {
+        let clock = &self.shared.clock;
+        let mut set = GuardSet { guards: Vec::with_capacity(names.len()) };
+        for name in names {
+            let left = match wait {
+                WaitUntil::At { at, .. } => Wait::For(at.since(clock.now())),
+                WaitUntil::Try | WaitUntil::Forever => self.options.wait,
+            };
+            // The time for which all of them may be held begins when all of them are.
+            let options = Options { wait: left, max_hold: None, ..self.options.clone() };
+            let request =
+                LockRequest::new(self.shared.clone(), name.as_str(), Some(self.owner)).with_options(options);
+            let guard = request.acquire().await.map_err(|error| match (error, wait) {
+                // What is told is the time that the caller gave, not what was left of it for the last lock.
+                (AcquireError::TimedOut { name, .. }, WaitUntil::At { waited, .. }) => {
+                    AcquireError::TimedOut { name, waited }
+                }
+                (error, _) => error,
+            })?;
+            set.guards.push(guard);
+            if let Err(lost) = set.check() {
+                return Ok(Err(lost.name));
+            }
+        }
+        for guard in &set.guards {
+            guard.hold().limit(self.options.max_hold, clock.now());
+            self.shared.schedule.put(guard.hold());
+        }
+        Ok(Ok(set))
     }
 }
 
@@ -103,6 +142,36 @@ impl GuardSet {
     /// The guard of this lock.
     pub fn get(&self, name: &str) -> Option<&Guard> {
         self.iter().find(|guard| guard.name().as_str() == name)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.guards.len()
+    }
+
+    /// Whether there are none, because none were asked for.
+    pub fn is_empty(&self) -> bool {
+        self.guards.is_empty()
+    }
+
+    /// Resolves when the first of them is lost; never, if they are released.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point.
+    pub fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
+        let all: Vec<_> = self
+            .iter()
+            .map(|guard| {
+                let (name, lost) = (guard.name().clone(), guard.lost());
+                Box::pin(async move { Lost { name, reason: lost.await } })
+            })
+            .collect();
+        async move {
+            if all.is_empty() {
+                std::future::pending::<()>().await;
+            }
+            futures_util::future::select_all(all).await.0
+        }
     }
 
     /// An error if any of them is lost.

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::thread::ThreadHandle;
 
@@ -26,7 +27,8 @@ where
 struct Running<T, S> {
     future: BoxFuture<'static, T>,
     settle: S,
-    begun: bool,
+    /// There from the first poll on: closing the client waits for what has begun.
+    begun: Option<TaskTrackerToken>,
 }
 
 impl<T, S> Operation<T, S>
@@ -41,7 +43,7 @@ where
         future: BoxFuture<'static, T>,
         settle: S,
     ) -> Self {
-        Self { running: Some(Running { future, settle, begun: false }), thread, cancel }
+        Self { running: Some(Running { future, settle, begun: None }), thread, cancel }
     }
 }
 
@@ -63,7 +65,7 @@ where
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let this = self.get_mut();
         let running = this.running.as_mut().expect("a future is not polled after it is ready");
-        running.begun = true;
+        running.begun.get_or_insert_with(|| this.thread.unfinished_token());
         let _runtime = this.thread.enter_if_outside();
         let poll = running.future.as_mut().poll(context);
         if poll.is_ready() {
@@ -79,7 +81,7 @@ where
     S: FnOnce(T) -> BoxFuture<'static, ()> + Send + 'static,
 {
     fn drop(&mut self) {
-        let Some(Running { future, settle, begun: true }) = self.running.take() else {
+        let Some(Running { future, settle, begun: Some(_unfinished) }) = self.running.take() else {
             return;
         };
         self.cancel.cancel();

@@ -4,7 +4,10 @@
 //! it is the engine's, where that has shared owners.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::watch;
 
 use crate::hold::Hold;
 use crate::ids::OwnerId;
@@ -15,6 +18,9 @@ use crate::shared::Shared;
 
 /// Somebody who holds locks, known by a 128-bit id. Locks that are acquired through one owner re-enter: a
 /// second acquire of the same lock succeeds at once, where the held mode covers the asked one, and the last guard releases.
+///
+/// A re-entered guard shares the first one's grant, with its ttl, its renewal and its label; of several `max_hold`s, the
+/// earliest counts.
 ///
 /// Without one, every acquire is an owner of its own, and a second acquire of a lock waits for the first.
 ///
@@ -62,40 +68,112 @@ impl Owner {
 /// What the named owners of one client hold.
 #[derive(Debug, Default)]
 pub(crate) struct Reentry {
-    slots: Mutex<HashMap<(OwnerId, LockName), Arc<Slot>>>,
+    slots: Mutex<HashMap<Place, Arc<Slot>>>,
 }
 
-/// One owner's place at one lock. Two acquires by one owner pass its gate one after the other, so that
-/// the second finds what the first got.
-pub(crate) type Slot = tokio::sync::Mutex<Weak<Hold>>;
+type Place = (OwnerId, LockName);
+
+/// One owner's place at one lock.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    /// What the owner holds there.
+    held: Mutex<Weak<Hold>>,
+    /// Two acquires by one owner pass one after the other, so that the second finds what the first got.
+    pub(crate) gate: tokio::sync::Mutex<()>,
+    /// How many grants that the owner has let go of are not yet released at the engine: it must not meet its own.
+    releases: watch::Sender<usize>,
+}
+
+impl Slot {
+    pub(crate) fn held(&self) -> Option<Arc<Hold>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+    }
+
+    pub(crate) fn hold(&self, hold: &Arc<Hold>) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(hold);
+    }
+
+    /// Resolves when nothing is being released.
+    pub(crate) async fn released(&self) {
+        // The sender is this slot's own, so it cannot be gone.
+        let _ = self.releases.subscribe().wait_for(|under_way| *under_way == 0).await;
+    }
+}
 
 impl Reentry {
-    fn slots(&self) -> MutexGuard<'_, HashMap<(OwnerId, LockName), Arc<Slot>>> {
+    fn slots(&self) -> MutexGuard<'_, HashMap<Place, Arc<Slot>>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn slot(&self, owner: OwnerId, name: &LockName) -> Arc<Slot> {
-        self.slots().entry((owner, name.clone())).or_default().clone()
+    /// The place of an owner at a lock, for as long as it is used.
+    pub(crate) fn slot(self: &Arc<Self>, owner: OwnerId, name: &LockName) -> SlotInUse {
+        let place = (owner, name.clone());
+        let slot = self.slots().entry(place.clone()).or_default().clone();
+        SlotInUse { reentry: self.clone(), place, slot: Some(slot) }
     }
 
-    /// Gives back a slot that was asked for. Its place goes when nobody uses it and nothing is held through it.
-    pub(crate) fn give_back(&self, owner: OwnerId, name: &LockName, slot: Arc<Slot>) {
-        let mut slots = self.slots();
-        drop(slot);
-        Self::remove_if_unused(&mut slots, &(owner, name.clone()));
+    /// Says that a hold is about to be released, until that is done.
+    pub(crate) fn releasing(self: &Arc<Self>, hold: &Hold) -> Option<Releasing> {
+        hold.reenters.then(|| {
+            let slot = self.slot(hold.owner, &hold.name);
+            slot.releases.send_modify(|under_way| *under_way += 1);
+            Releasing(slot)
+        })
     }
+}
 
-    pub(crate) fn forget(&self, hold: &Hold) {
-        Self::remove_if_unused(&mut self.slots(), &(hold.owner, hold.name.clone()));
+/// A slot that somebody uses. Its place goes when nobody uses it any more and nothing is held through it, also if the one who used
+/// it was dropped in the middle.
+#[derive(Debug)]
+pub(crate) struct SlotInUse {
+    reentry: Arc<Reentry>,
+    place: Place,
+    slot: Option<Arc<Slot>>,
+}
+
+impl Deref for SlotInUse {
+    type Target = Slot;
+
+    fn deref(&self) -> &Slot {
+        self.slot.as_deref().expect("it is there until it is dropped")
     }
+}
 
-    fn remove_if_unused(slots: &mut HashMap<(OwnerId, LockName), Arc<Slot>>, key: &(OwnerId, LockName)) {
-        let unused = slots
-            .get_mut(key)
-            .and_then(Arc::get_mut)
-            .is_some_and(|slot| slot.get_mut().upgrade().is_none_or(|hold| !hold.is_held()));
-        if unused {
-            slots.remove(key);
+impl Drop for SlotInUse {
+    fn drop(&mut self) {
+        let mut slots = self.reentry.slots();
+        self.slot = None;
+        let unused = slots.get_mut(&self.place).and_then(Arc::get_mut);
+        if unused.is_some_and(|slot| slot.held().is_none_or(|hold| !hold.is_held())) {
+            slots.remove(&self.place);
         }
+    }
+}
+
+/// A release that is under way.
+#[derive(Debug)]
+pub(crate) struct Releasing(SlotInUse);
+
+impl Drop for Releasing {
+    fn drop(&mut self) {
+        self.0.releases.send_modify(|under_way| *under_way -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_goes_when_nobody_uses_it() {
+        let reentry = Arc::new(Reentry::default());
+        let (owner, name) = (OwnerId::random(), LockName::parse("a").unwrap());
+        let first = reentry.slot(owner, &name);
+        let second = reentry.slot(owner, &name);
+        assert!(std::ptr::eq(&raw const *first, &raw const *second), "one owner has one place at a lock");
+        drop(first);
+        assert_eq!(reentry.slots().len(), 1);
+        drop(second);
+        assert!(reentry.slots().is_empty());
     }
 }

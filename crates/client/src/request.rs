@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tracing::Instrument;
 
 use crate::capabilities::Capability;
@@ -17,7 +19,7 @@ use crate::mode::Mode;
 use crate::name::{LockName, NameError};
 use crate::operation::Operation;
 use crate::owner::Slot;
-use crate::shared::{Shared, release_until_settled};
+use crate::shared::{Shared, release};
 use crate::telemetry;
 
 /// How long a request waits.
@@ -167,6 +169,9 @@ impl LockRequest {
             capabilities.require(*capability)?;
         }
         let ttl = Ttl::new(self.options.ttl)?;
+        if self.options.max_hold == Some(Duration::ZERO) {
+            return Err(AcquireError::MaxHold);
+        }
         let span = tracing::debug_span!("tenure.acquire", lock = %name, mode = %self.options.mode);
         let began = self.shared.clock.now();
         let acquire = Acquire {
@@ -215,40 +220,52 @@ impl Acquire {
             None => self.ask_engine(OwnerId::random()).await,
             Some(owner) => {
                 let slot = self.shared.reentry.slot(owner, &self.name);
-                let result = self.through(owner, &slot).await;
-                self.shared.reentry.give_back(owner, &self.name, slot);
-                result
+                self.through(owner, &slot).await
             }
         }
     }
 
     /// Through a named owner's slot: re-enters what the owner holds, or gets it from the engine.
     async fn through(&self, owner: OwnerId, slot: &Slot) -> Result<Guard, AcquireError> {
-        let mut held = match self.wait {
-            WaitUntil::Try => slot.try_lock().map_err(|_| self.not_got())?,
-            WaitUntil::Forever => slot.lock().await,
+        if let Some(reentered) = self.reenter(slot) {
+            return reentered;
+        }
+        // One after the other, so that a second acquire finds what the first got, and not before the engine has heard of what
+        // this owner let go of: it must not meet its own grant.
+        let (_gate, ()) = match self.wait {
+            WaitUntil::Try => {
+                let gate = slot.gate.try_lock().map_err(|_| self.not_got())?;
+                (gate, slot.released().now_or_never().ok_or_else(|| self.not_got())?)
+            }
+            WaitUntil::Forever => (slot.gate.lock().await, slot.released().await),
             WaitUntil::At { at, .. } => tokio::select! {
                 biased;
-                held = slot.lock() => held,
+                passed = async { (slot.gate.lock().await, slot.released().await) } => passed,
                 () = self.shared.clock.sleep_until(at) => return Err(self.not_got()),
             },
         };
-        if let Some(hold) = held.upgrade() {
-            match hold.reenter(self.options.mode, self.shared.clock.now()) {
-                Some(Ok(())) => return Ok(Guard::new(hold, self.shared.clone())),
-                Some(Err(held)) => {
-                    return Err(AcquireError::NotCovered {
-                        name: self.name.clone(),
-                        held,
-                        asked: self.options.mode,
-                    });
-                }
-                None => {}
-            }
+        if let Some(reentered) = self.reenter(slot) {
+            return reentered;
         }
         let guard = self.ask_engine(owner).await?;
-        *held = Arc::downgrade(guard.hold());
+        slot.hold(guard.hold());
         Ok(guard)
+    }
+
+    /// A further guard for what the owner holds, if it holds it.
+    fn reenter(&self, slot: &Slot) -> Option<Result<Guard, AcquireError>> {
+        let (hold, now) = (slot.held()?, self.shared.clock.now());
+        match hold.reenter(self.options.mode, now)? {
+            Ok(()) => {
+                hold.limit(self.options.max_hold, now);
+                self.shared.schedule.put(&hold);
+                Some(Ok(Guard::new(hold, self.shared.clone())))
+            }
+            Err(mode) => {
+                let (name, asked) = (self.name.clone(), self.options.mode);
+                Some(Err(AcquireError::NotCovered { name, held: mode, asked }))
+            }
+        }
     }
 
     /// Asks the engine, again where the grant came too late to be believed in.
@@ -257,17 +274,18 @@ impl Acquire {
         const LATE_GRANTS: usize = 3;
         for _ in 0..LATE_GRANTS {
             let (hold, granted) = self.ask_once(owner).await?;
-            let (grant, lease_ends) = (hold.grant(), granted.term.deadline());
-            if let Err(Unusable) = hold.begin(granted, self.shared.clock.now()) {
-                self.shared.release_in_background(grant, lease_ends);
+            let (grant, now) = (hold.grant(), self.shared.clock.now());
+            if let Err(Unusable) = hold.begin(granted, now) {
+                self.shared.release_in_background(grant, None);
                 if self.wait.is_over(self.shared.clock.now()) {
                     break;
                 }
                 continue;
             }
             telemetry::held(&*self.shared.engine, 1.0);
+            hold.limit(self.options.max_hold, now);
             let guard = Guard::new(hold, self.shared.clone());
-            self.shared.schedule.put(guard.hold());
+            self.shared.schedule.add(guard.hold());
             if self.shared.closing.is_cancelled() {
                 // Closing may have looked through the schedule just before.
                 return Err(EngineError::Closed.into());
@@ -279,15 +297,16 @@ impl Acquire {
 
     /// One request to the engine, which is finished even if this future is dropped.
     async fn ask_once(&self, owner: OwnerId) -> Result<(Arc<Hold>, Granted), AcquireError> {
-        let Options { mode, renew, max_hold, ref label, .. } = self.options;
-        let hold = Arc::new(Hold::pending(self.name.clone(), owner, mode, self.ttl, renew, max_hold));
+        let Options { mode, renew, ref label, .. } = self.options;
+        let reenters = self.owner.is_some();
+        let hold = Arc::new(Hold::pending(self.name.clone(), owner, reenters, mode, self.ttl, renew));
         let cancel = self.shared.closing.child_token();
         let request = AcquireRequest {
             grant: hold.id,
             name: self.name.clone(),
             mode,
             owner,
-            reenter: self.owner.is_some(),
+            reenter: reenters,
             ttl: self.ttl,
             wait: self.wait,
             label: label.clone(),
@@ -298,12 +317,13 @@ impl Acquire {
             return Err(EngineError::Closed.into());
         }
         let (engine, clock, grant) = (self.shared.engine.clone(), self.shared.clock.clone(), hold.grant());
-        let settle = move |result: Result<Granted, AcquireError>| {
-            Box::pin(async move {
-                if let Ok(granted) = result {
-                    release_until_settled(engine, clock, grant, granted.term.deadline()).await;
-                }
-            }) as futures_util::future::BoxFuture<'static, ()>
+        // If this is dropped, the next acquire of the same owner waits until it is settled.
+        let releasing = self.shared.reentry.releasing(&hold);
+        let settle = move |result: Result<Granted, AcquireError>| -> BoxFuture<'static, ()> {
+            match result {
+                Ok(_) => Box::pin(release(engine, clock, grant, releasing)),
+                Err(_) => Box::pin(async move { drop(releasing) }),
+            }
         };
         let asking = self.shared.engine.clone().acquire(request);
         let answer = Operation::new(self.shared.thread.handle().clone(), cancel, asking, settle).await;

@@ -1,17 +1,22 @@
 //! What a client, its guards and its background work share.
 
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::{BootTime, Clock};
+use crate::clock::Clock;
 use crate::engine::{Engine, Grant};
-use crate::error::{LostReason, ReleaseError, RenewError};
-use crate::hold::Hold;
+use crate::error::{EngineError, LostReason, ReleaseError, RenewError};
+use crate::hold::{Hold, LetGo};
 use crate::keeper::Schedule;
-use crate::owner::Reentry;
+use crate::operation::Operation;
+use crate::owner::{Reentry, Releasing};
 use crate::random;
 use crate::telemetry;
 use crate::thread::ClientThread;
@@ -21,9 +26,10 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) schedule: Arc<Schedule>,
-    pub(crate) reentry: Reentry,
+    pub(crate) reentry: Arc<Reentry>,
     /// Raised when the client is closed; every acquire's `cancel` hangs on it.
     pub(crate) closing: CancellationToken,
+    engine_closed: AtomicBool,
     pub(crate) thread: ClientThread,
 }
 
@@ -33,8 +39,9 @@ impl Shared {
             engine,
             clock,
             schedule: Arc::default(),
-            reentry: Reentry::default(),
+            reentry: Arc::default(),
             closing: CancellationToken::new(),
+            engine_closed: AtomicBool::new(false),
             thread,
         });
         shared.thread.handle().spawn(crate::keeper::keep(Arc::downgrade(&shared)));
@@ -43,25 +50,42 @@ impl Shared {
 
     /// Ends belief in a hold, tells its guards, and frees what the engine may still keep for it.
     pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LostReason) {
+        // Before belief ends: whoever finds that it has must also find that a release is under way.
+        let releasing = self.reentry.releasing(hold);
         let Some(grant) = hold.lose(reason) else { return };
         telemetry::lost(&*self.engine, &grant, reason);
         self.forget(hold);
-        self.release_in_background(grant, hold.lease_ends());
+        self.release_in_background(grant, releasing);
+    }
+
+    /// Ends one guard's part in a hold; with what says that a release is under way, if it was the last.
+    pub(crate) fn let_go(&self, hold: &Arc<Hold>) -> (LetGo, Option<Releasing>) {
+        let releasing = self.reentry.releasing(hold);
+        let let_go = hold.let_go();
+        if let LetGo::Last(_) = let_go {
+            self.forget(hold);
+        }
+        (let_go, releasing)
     }
 
     /// Takes a hold that has ended out of the books.
-    pub(crate) fn forget(&self, hold: &Arc<Hold>) {
+    fn forget(&self, hold: &Arc<Hold>) {
         self.schedule.remove(hold);
-        self.reentry.forget(hold);
         telemetry::held(&*self.engine, -1.0);
     }
 
+    /// Renews, on the client's thread.
     pub(crate) fn renew(self: &Arc<Self>, hold: &Arc<Hold>, grant: Grant) {
-        let renewal = self.engine.clone().renew(grant);
-        let (client, hold): (Weak<Self>, _) = (Arc::downgrade(self), hold.clone());
-        self.thread.handle().spawn(async move {
-            let result = renewal.await;
+        let (client, engine, hold): (Weak<Self>, _, _) =
+            (Arc::downgrade(self), self.engine.clone(), hold.clone());
+        self.thread.handle().finish(async move {
+            // An engine that panics must not leave a lock without a renewal that is due.
+            let renewal = AssertUnwindSafe(async move { engine.renew(grant).await }).catch_unwind().await;
             let Some(shared) = client.upgrade() else { return };
+            let result = renewal.unwrap_or_else(|_| {
+                let (engine, message) = (shared.engine.capabilities().engine, "it panicked".to_owned());
+                Err(RenewError::Engine(EngineError::Unreachable { engine, message, cause: None }))
+            });
             telemetry::renewed(&*shared.engine, &hold, &result);
             match hold.renewed(&result, shared.clock.now()) {
                 Some(reason) => shared.lose(&hold, reason),
@@ -71,58 +95,52 @@ impl Shared {
     }
 
     /// Releases a grant for which nobody waits any more.
-    pub(crate) fn release_in_background(&self, grant: Grant, lease_ends: Option<BootTime>) {
-        let work = release_until_settled(self.engine.clone(), self.clock.clone(), grant, lease_ends);
-        self.thread.handle().finish(work);
+    pub(crate) fn release_in_background(&self, grant: Grant, releasing: Option<Releasing>) {
+        self.thread.handle().finish(release(self.engine.clone(), self.clock.clone(), grant, releasing));
     }
 
-    /// What is to be done with an answer to a release for which nobody waits any more.
-    pub(crate) fn settle_release(
+    /// Runs an engine's operation of which nothing is to be undone, and which is finished all the same if this is dropped.
+    pub(crate) fn finish<T: Send + 'static>(
         &self,
-        grant: Grant,
-        lease_ends: Option<BootTime>,
-    ) -> impl FnOnce(Result<(), ReleaseError>) -> BoxFuture<'static, ()> + Send + 'static {
-        let (engine, clock) = (self.engine.clone(), self.clock.clone());
-        move |result| {
-            Box::pin(async move {
-                if let Err(ReleaseError::Engine(_)) = result {
-                    release_until_settled(engine, clock, grant, lease_ends).await;
-                }
-            })
+        future: BoxFuture<'static, T>,
+    ) -> impl Future<Output = T> + use<T> {
+        let settle = |_: T| -> BoxFuture<'static, ()> { Box::pin(async {}) };
+        Operation::new(self.thread.handle().clone(), CancellationToken::new(), future, settle)
+    }
+
+    /// Closes the engine, once.
+    pub(crate) fn close_engine(&self) -> Option<BoxFuture<'static, ()>> {
+        (!self.engine_closed.swap(true, Ordering::AcqRel)).then(|| self.engine.clone().close())
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(close) = self.close_engine() {
+            self.thread.end_with(close);
         }
     }
 }
 
-/// Tries again and again until the engine answers, or until the lease has ended anyway.
-pub(crate) async fn release_until_settled(
+/// Tries again and again until the engine answers: whether a grant has ended by itself, only the engine knows.
+pub(crate) async fn release(
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
     grant: Grant,
-    lease_ends: Option<BootTime>,
+    releasing: Option<Releasing>,
 ) {
-    // Belief ended before the lease did; by then it surely has.
-    let pointless_at = lease_ends.map(|at| at + grant.ttl.get());
+    /// At the most so long between two tries.
+    const LONGEST_PAUSE: Duration = Duration::from_secs(5);
     let mut pause = Duration::from_millis(20);
     loop {
         let result = engine.clone().release(grant.clone()).await;
         telemetry::released(&*engine, &grant, &result);
-        let Err(ReleaseError::Engine(_)) = result else {
-            return;
-        };
-        let now = clock.now();
-        if pointless_at.is_some_and(|at| now >= at) {
-            return;
+        match result {
+            Ok(()) | Err(ReleaseError::NotHeld(_) | ReleaseError::Engine(EngineError::Closed)) => break,
+            Err(ReleaseError::Engine(_)) => {}
         }
-        clock.sleep_until(now + random::jittered(pause)).await;
-        pause = (pause * 2).min(Duration::from_secs(2));
+        clock.sleep_until(clock.now() + random::jittered(pause)).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
-}
-
-/// The outcome of a renewal, for people and dashboards.
-pub(crate) const fn renewal_outcome<T>(result: &Result<T, RenewError>) -> &'static str {
-    match result {
-        Ok(_) => "renewed",
-        Err(RenewError::Lost(_)) => "lost",
-        Err(RenewError::Engine(_)) => "failed",
-    }
+    drop(releasing);
 }

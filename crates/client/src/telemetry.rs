@@ -38,7 +38,11 @@ pub(crate) fn held(engine: &dyn Engine, by: f64) {
 }
 
 pub(crate) fn renewed(engine: &dyn Engine, hold: &Hold, result: &Result<Term, RenewError>) {
-    let outcome = crate::shared::renewal_outcome(result);
+    let outcome = match result {
+        Ok(_) => "renewed",
+        Err(RenewError::Lost(_)) => "lost",
+        Err(RenewError::Engine(_)) => "failed",
+    };
     metrics::counter!("tenure_renewals_total", "engine" => engine.capabilities().engine, "outcome" => outcome).increment(1);
     if let Err(RenewError::Engine(error)) = result {
         warn!(lock = %hold.name, %error, "renewal failed; it is tried again");

@@ -5,19 +5,23 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::runtime::{Builder, EnterGuard, Handle};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// How long a dropped client's thread goes on to finish releases. Beyond that, leases do the rest.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
 /// The thread. It ends, once what was begun is finished, when this is dropped.
-#[derive(Debug)]
 pub(crate) struct ClientThread {
     handle: ThreadHandle,
-    stop: CancellationToken,
+    end: Option<oneshot::Sender<LastWork>>,
 }
+
+/// What is done when all else is finished.
+type LastWork = BoxFuture<'static, ()>;
 
 /// A way to hand work to the thread.
 #[derive(Clone, Debug)]
@@ -31,28 +35,41 @@ impl ClientThread {
     pub(crate) fn start() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().thread_name("tenure-blocking").build()?;
         let handle = ThreadHandle { runtime: runtime.handle().clone(), unfinished: TaskTracker::new() };
-        let stop = CancellationToken::new();
-        let (stopped, unfinished) = (stop.clone(), handle.unfinished.clone());
+        let (end, ended) = oneshot::channel::<LastWork>();
+        let unfinished = handle.unfinished.clone();
         std::thread::Builder::new().name("tenure".into()).spawn(move || {
             runtime.block_on(async {
-                stopped.cancelled().await;
+                let last = ended.await.ok();
                 unfinished.close();
+                let finish = async {
+                    unfinished.wait().await;
+                    if let Some(last) = last {
+                        last.await;
+                    }
+                };
                 // Nobody is left to be told about what is still open then.
-                let _ = tokio::time::timeout(DRAIN_LIMIT, unfinished.wait()).await;
+                let _ = tokio::time::timeout(DRAIN_LIMIT, finish).await;
             });
             runtime.shutdown_background();
         })?;
-        Ok(Self { handle, stop })
+        Ok(Self { handle, end: Some(end) })
     }
 
     pub(crate) const fn handle(&self) -> &ThreadHandle {
         &self.handle
     }
+
+    /// Ends the thread, with this as its last work.
+    pub(crate) fn end_with(&mut self, last: LastWork) {
+        if let Some(end) = self.end.take() {
+            let _ = end.send(last);
+        }
+    }
 }
 
-impl Drop for ClientThread {
-    fn drop(&mut self) {
-        self.stop.cancel();
+impl std::fmt::Debug for ClientThread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ClientThread({} unfinished)", self.handle.unfinished())
     }
 }
 
@@ -61,7 +78,7 @@ impl ThreadHandle {
         &self.runtime
     }
 
-    /// Runs work that may be left undone when the client goes away.
+    /// Runs work that ends with the client.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(work);
     }
@@ -69,6 +86,11 @@ impl ThreadHandle {
     /// Runs work that is finished before the client goes away.
     pub(crate) fn finish(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.unfinished.spawn_on(work, &self.runtime);
+    }
+
+    /// Counts as unfinished work for as long as it lives.
+    pub(crate) fn unfinished_token(&self) -> TaskTrackerToken {
+        self.unfinished.token()
     }
 
     /// Resolves when all such work is finished.

@@ -5,13 +5,13 @@ use std::time::Duration;
 use super::{Subject, Trial};
 use crate::capabilities::Expiry;
 use crate::clock::BootTime;
-use crate::{GuardState, LostReason, Release, Wait};
+use crate::{AcquireError, GuardState, LostReason, Release, Wait};
 
 /// A fixed lease: `check` succeeds before the deadline and never after, and the next holder comes after it.
 pub async fn check_fails_from_the_deadline_on<S: Subject>(trial: Trial<S>) {
     let name = trial.name("deadline");
     let other = trial.another_client().await;
-    let guard = trial.client().lock(&name).ttl(Duration::from_secs(1)).renew(false).acquire().await.unwrap();
+    let guard = trial.client().lock(&name).ttl(Duration::from_secs(3)).renew(false).acquire().await.unwrap();
     let deadline = guard.deadline().expect("a fixed lease has a deadline");
     let next = tokio::spawn(async move {
         let guard = other.lock(name).ttl(Trial::<S>::LONG).acquire().await.unwrap();
@@ -41,7 +41,8 @@ pub async fn a_renewed_lock_outlives_its_ttl<S: Subject>(trial: Trial<S>) {
     let other = trial.another_client().await;
     let guard = trial.client().lock(&name).ttl(Duration::from_secs(3)).acquire().await.unwrap();
     let wait = Wait::For(Duration::from_secs(7));
-    assert!(other.lock(&name).wait(wait).acquire().await.is_err(), "somebody got it in spite of renewal");
+    let answer = other.lock(&name).wait(wait).acquire().await;
+    assert!(matches!(answer, Err(AcquireError::TimedOut { .. })), "in spite of renewal: {answer:?}");
     assert_eq!(guard.state(), GuardState::Held);
     assert_eq!(guard.release().await.unwrap(), Release::Released);
 }
@@ -67,8 +68,10 @@ pub async fn work_is_dropped_at_loss<S: Subject>(trial: Trial<S>) {
     }
 
     let name = trial.name("run");
-    let guard = trial.client().lock(&name).max_hold(Duration::from_millis(300)).acquire().await.unwrap();
+    let guard = trial.holder(&name).await;
     assert_eq!(guard.run(async { 42 }).await, Ok(42));
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    let guard = trial.client().lock(&name).max_hold(Duration::from_millis(300)).acquire().await.unwrap();
     let (send, mut dropped) = tokio::sync::mpsc::unbounded_channel();
     let marker = Dropped(send);
     let endless = async move {
@@ -109,6 +112,11 @@ pub async fn a_stopped_process_does_not_believe_beyond_its_lease<S: Subject>(tri
             Expiry::Kernel,
             "the kernel does not free what a stopped process holds"
         );
+        if trial.capabilities().expiry == Expiry::Lease {
+            // It must not believe for a moment: its deadline passed while it was stopped.
+            let first = helper.ask(&format!("check {name}")).await;
+            assert!(first.starts_with("lost"), "{first}");
+        }
         let knows = async || helper.ask(&format!("check {name}")).await.starts_with("lost");
         trial.eventually("the stopped one knows", knows).await;
         let released = helper.ask(&format!("release {name}")).await;

@@ -44,13 +44,19 @@ pub async fn a_conversion_waits_for_others<S: Subject>(trial: Trial<S>) {
     let late = guard.convert(Mode::Ex, Wait::For(Duration::from_millis(50))).await;
     assert!(matches!(late, Err(ConvertError::TimedOut { .. })), "{late:?}");
     assert_eq!(guard.mode(), Mode::Pr);
+    // A writer that waits already: conversions go first.
+    let waiter = tokio::spawn(trial.client().lock(&name).ttl(Trial::<S>::LONG).acquire());
+    trial.waiters(&name, 1).await;
     let (converted, released) = tokio::join!(guard.convert(Mode::Ex, Wait::Forever), async {
-        trial.eventually("the conversion waits, or is seen to", async || trial.is_busy(&name).await).await;
+        trial.waiters(&name, 2).await;
         other.release().await
     });
     converted.unwrap();
     released.unwrap();
     assert_eq!(guard.mode(), Mode::Ex);
+    assert!(!waiter.is_finished(), "the writer is in, beside the one who converted");
+    guard.release().await.unwrap();
+    drop(trial.soon("the writer is next", waiter).await.unwrap().unwrap());
 }
 
 /// Wherever a conversion is dropped, the old mode stands.

@@ -1,6 +1,7 @@
 //! At no moment do two owners hold incompatible modes of one resource.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::{Inside, Subject, Trial};
@@ -144,13 +145,15 @@ pub async fn a_writer_waits_for_all_readers<S: Subject>(trial: Trial<S>) {
     }
     let last_token = readers.iter().filter_map(Guard::token).max();
     let other = trial.another_client().await;
-    let writer = tokio::spawn({
+    let mut writer = tokio::spawn({
         let name = name.clone();
         async move { other.lock(name).ttl(Trial::<S>::LONG).acquire().await.unwrap() }
     });
     trial.waiters(&name, 1).await;
     while let Some(reader) = readers.pop() {
-        assert!(!writer.is_finished(), "the writer is in, and {} readers too", readers.len() + 1);
+        // That it does not come is seen only by giving it the time to come.
+        let early = tokio::time::timeout(Duration::from_millis(200), &mut writer).await;
+        assert!(early.is_err(), "the writer is in, and {} readers too", readers.len() + 1);
         reader.release().await.unwrap();
     }
     let writer = trial.soon("the writer gets in", writer).await.unwrap();
@@ -162,4 +165,40 @@ pub async fn a_writer_waits_for_all_readers<S: Subject>(trial: Trial<S>) {
             trial.client().lock(&name).shared().try_acquire().await.unwrap().is_some()
         })
         .await;
+}
+
+/// While one owner comes and goes through two clients, re-entering what the other holds, strangers stay out.
+pub async fn a_shared_owner_keeps_strangers_out<S: Subject>(trial: Trial<S>) {
+    const TIMES: usize = 100;
+    if !trial.capabilities().shared_owners {
+        return;
+    }
+    let name = trial.name("shared-owner");
+    let (ours, theirs) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let id = trial.client().owner().id();
+    let mut tasks = Vec::new();
+    for task in 0..4 {
+        let (client, name, ours, theirs) =
+            (trial.another_client().await, name.clone(), ours.clone(), theirs.clone());
+        tasks.push(tokio::spawn(async move {
+            let (own, other) = if task % 2 == 0 { (&ours, &theirs) } else { (&theirs, &ours) };
+            for _ in 0..TIMES {
+                let guard = if task % 2 == 0 {
+                    client.owner_with_id(id).lock(&name).acquire().await.unwrap()
+                } else {
+                    client.lock(&name).acquire().await.unwrap()
+                };
+                let before = own.fetch_add(1, Ordering::SeqCst);
+                assert!(task % 2 == 0 || before == 0, "two strangers are in");
+                tokio::task::yield_now().await;
+                assert_eq!(other.load(Ordering::SeqCst), 0, "an owner and a stranger are in");
+                own.fetch_sub(1, Ordering::SeqCst);
+                guard.release().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        trial.soon("all get their turns", task).await.unwrap();
+    }
+    trial.assert_nothing_left(&name).await;
 }

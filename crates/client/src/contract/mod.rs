@@ -115,19 +115,22 @@ macro_rules! contract_suite {
                 crash: a_killed_holder_frees_the_lock, a_killed_waiter_is_in_nobodys_way, tokens_rise_across_crashes;
                 deadlock: two_who_wait_for_each_other_are_told, no_deadlock_is_told_where_there_is_none;
                 exclusion: tasks_lose_no_increment, processes_lose_no_increment, killed_processes_lose_only_their_own_work,
-                    two_names_are_two_locks, modes_stand_together_as_the_table_says, a_writer_waits_for_all_readers;
+                    two_names_are_two_locks, modes_stand_together_as_the_table_says, a_writer_waits_for_all_readers,
+                    a_shared_owner_keeps_strangers_out;
                 leaks: a_dropped_acquire_leaves_nothing, a_dropped_wait_leaves_nothing, a_wait_dropped_at_the_grant_leaves_nothing,
                     a_timed_out_wait_leaves_nothing, a_dropped_release_releases, a_dropped_guard_releases;
                 reentrance: the_same_owner_reenters, another_owner_does_not, what_is_not_covered_is_refused,
-                    tasks_of_one_owner_share_a_grant, an_owner_reenters_from_another_client, an_owner_reenters_from_another_process;
+                    tasks_of_one_owner_share_a_grant, an_owner_reenters_from_another_client, an_owner_reenters_from_another_process,
+                    what_an_owner_dropped_is_not_in_its_own_way, a_wait_behind_a_joined_holder_ends;
                 release: a_late_release_cannot_free_the_next_holder, a_late_renewal_cannot_revive_a_grant,
-                    the_same_request_twice_is_one_grant, closing_releases_everything, tokens_rise_from_grant_to_grant;
+                    the_same_request_twice_is_one_grant, closing_releases_everything, tokens_rise_from_grant_to_grant,
+                    an_expired_grant_touches_nothing;
                 runtime: a_dead_application_runtime_loses_no_lock, an_acquire_on_a_dying_runtime_leaves_nothing,
                     a_busy_runtime_loses_no_lock, the_blocking_api_does_the_same;
                 sets: all_or_nothing, opposite_orders_do_not_deadlock;
                 sight: holders_and_waiters_are_seen, a_list_is_by_prefix;
                 values: the_next_holder_finds_the_value, a_value_has_its_limits, a_late_write_changes_nothing,
-                    a_dead_writer_leaves_the_value_in_doubt;
+                    a_dead_writer_leaves_the_value_in_doubt, a_dropped_write_does_not_come_late;
             }
         }
     };

@@ -1,6 +1,8 @@
 //! Only the same owner re-enters, and only where the held mode covers the asked one.
 
-use super::{Subject, Trial};
+use std::time::Duration;
+
+use super::{Subject, Trial, poll_times};
 use crate::{AcquireError, Mode, OwnerId, Release, Wait};
 
 /// The same owner gets what it holds again, with the same token, and the last guard releases.
@@ -104,5 +106,44 @@ pub async fn an_owner_reenters_from_another_process<S: Subject>(trial: Trial<S>)
     assert!(trial.is_busy(&name).await, "free, although the owner's other process holds it");
     helper.kill();
     drop(trial.soon("the next one gets it", trial.client().lock(&name).acquire()).await.unwrap());
+    trial.assert_nothing_left(&name).await;
+}
+
+/// What an owner has just dropped is not in its own way when it asks for more.
+pub async fn what_an_owner_dropped_is_not_in_its_own_way<S: Subject>(trial: Trial<S>) {
+    if !trial.capabilities().modes.contains(Mode::SHARED) {
+        return;
+    }
+    let name = trial.name("dropped");
+    let owner = trial.client().owner();
+    for _ in 0..30 {
+        drop(owner.lock(&name).shared().ttl(Trial::<S>::LONG).acquire().await.unwrap());
+        drop(owner.lock(&name).ttl(Trial::<S>::LONG).acquire().await.unwrap());
+        let waiting = owner.lock(&name).shared().ttl(Trial::<S>::LONG).acquire();
+        drop(poll_times(waiting, 1).await);
+    }
+    trial.assert_nothing_left(&name).await;
+}
+
+/// Whoever waits behind a holder that re-entered can be cancelled and times out like any other.
+pub async fn a_wait_behind_a_joined_holder_ends<S: Subject>(trial: Trial<S>) {
+    if !trial.capabilities().shared_owners {
+        return;
+    }
+    let name = trial.name("joined");
+    let first = trial.client().owner();
+    let second = trial.another_client().await.owner_with_id(first.id());
+    let outer = first.lock(&name).ttl(Trial::<S>::LONG).acquire().await.unwrap();
+    let joined = second.lock(&name).ttl(Trial::<S>::LONG).acquire().await.unwrap();
+    outer.release().await.unwrap();
+    let wait = Wait::For(Duration::from_millis(100));
+    let answer = trial.soon("the wait ends", trial.client().lock(&name).wait(wait).acquire()).await;
+    assert!(matches!(answer, Err(AcquireError::TimedOut { .. })), "{answer:?}");
+    assert!(poll_times(trial.client().lock(&name).acquire(), 10).await.is_none());
+    trial.waiters(&name, 0).await;
+    let next = tokio::spawn(trial.client().lock(&name).ttl(Trial::<S>::LONG).acquire());
+    trial.waiters(&name, 1).await;
+    joined.release().await.unwrap();
+    drop(trial.soon("the next one gets it", next).await.unwrap().unwrap());
     trial.assert_nothing_left(&name).await;
 }

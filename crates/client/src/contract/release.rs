@@ -1,9 +1,12 @@
 //! Release, renew and convert name the grant: nobody touches what is somebody else's. Tokens rise.
 
+use std::time::Duration;
+
 use super::{Subject, Trial};
+use crate::capabilities::Expiry;
 use crate::engine::AcquireRequest;
-use crate::error::{ReleaseError, RenewError};
-use crate::{LockName, LostReason};
+use crate::error::{ReleaseError, RenewError, ValueError};
+use crate::{LockName, LostReason, Ttl};
 
 /// A grant that ended: releasing it again, and again, leaves the next holder's lock alone.
 pub async fn a_late_release_cannot_free_the_next_holder<S: Subject>(trial: Trial<S>) {
@@ -90,4 +93,30 @@ pub async fn tokens_rise_from_grant_to_grant<S: Subject>(trial: Trial<S>) {
             guard.release().await.unwrap();
         }
     }
+}
+
+/// A grant whose lease ran out frees nothing, is not renewed and writes nothing, when the next one holds.
+pub async fn an_expired_grant_touches_nothing<S: Subject>(trial: Trial<S>) {
+    if trial.capabilities().expiry != Expiry::Lease {
+        return;
+    }
+    let name = trial.name("expired");
+    let engine = trial.client().engine().clone();
+    let mut request = AcquireRequest::new(LockName::parse(&name).unwrap());
+    request.ttl = Ttl::new(Duration::from_secs(3)).unwrap();
+    let granted = engine.clone().acquire(request.clone()).await.unwrap();
+    let grant = request.granted(granted.token);
+    let other = trial.another_client().await;
+    let next =
+        trial.soon("the lease runs out", other.lock(&name).ttl(Trial::<S>::LONG).acquire()).await.unwrap();
+    let renewed = engine.clone().renew(grant.clone()).await;
+    assert!(matches!(renewed, Err(RenewError::Lost(_))), "{renewed:?}");
+    if trial.capabilities().value {
+        let written = engine.clone().set_value(grant.clone(), "too late".into()).await;
+        assert!(matches!(written, Err(ValueError::Lost(_))), "{written:?}");
+    }
+    let released = engine.release(grant).await;
+    assert!(matches!(released, Err(ReleaseError::NotHeld(_))), "{released:?}");
+    assert!(next.check().is_ok());
+    assert!(trial.is_busy(&name).await, "the late release freed the next holder's lock");
 }

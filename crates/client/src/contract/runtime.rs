@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Subject, Trial};
-use crate::{Release, Wait};
+use crate::{AcquireError, Release, Wait};
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread()
@@ -21,7 +21,8 @@ pub async fn a_dead_application_runtime_loses_no_lock<S: Subject>(trial: Trial<S
     let guard = application.spawn(request.acquire()).await.unwrap().unwrap();
     application.shutdown_background();
     let wait = Wait::For(Duration::from_secs(7));
-    assert!(trial.client().lock(&name).wait(wait).acquire().await.is_err(), "lost with its runtime");
+    let answer = trial.client().lock(&name).wait(wait).acquire().await;
+    assert!(matches!(answer, Err(AcquireError::TimedOut { .. })), "lost with its runtime: {answer:?}");
     assert!(guard.check().is_ok());
     drop(guard);
     trial.assert_nothing_left(&name).await;
@@ -58,7 +59,8 @@ pub async fn a_busy_runtime_loses_no_lock<S: Subject>(trial: Trial<S>) {
     });
     receive.await.unwrap();
     let wait = Wait::For(Duration::from_secs(7));
-    assert!(trial.client().lock(&name).wait(wait).acquire().await.is_err(), "lost by a busy runtime");
+    let answer = trial.client().lock(&name).wait(wait).acquire().await;
+    assert!(matches!(answer, Err(AcquireError::TimedOut { .. })), "lost by a busy runtime: {answer:?}");
     stop.send(()).unwrap();
     let released = tokio::task::spawn_blocking(|| application.join().unwrap()).await.unwrap();
     assert_eq!(released, Release::Released);

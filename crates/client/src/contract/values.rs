@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Subject, Trial};
+use super::{Subject, Trial, poll_times};
 use crate::capabilities::Expiry;
 use crate::engine::AcquireRequest;
 use crate::{LockName, Mode, Value, ValueError};
@@ -97,4 +97,24 @@ pub async fn a_dead_writer_leaves_the_value_in_doubt<S: Subject>(trial: Trial<S>
     next.set_value("done").await.unwrap();
     next.release().await.unwrap();
     assert_eq!(acquire(Mode::Ex).await.unwrap().value(), Value { bytes: "done".into(), in_doubt: false });
+}
+
+/// A write whose caller gave up is done before the release that follows it, or not at all.
+pub async fn a_dropped_write_does_not_come_late<S: Subject>(trial: Trial<S>) {
+    if !trial.capabilities().value {
+        return;
+    }
+    for polls in 0..6 {
+        let name = trial.name(format_args!("dropped-{polls}"));
+        let client = trial.another_client().await;
+        let guard = client.lock(&name).ttl(Trial::<S>::LONG).acquire().await.unwrap();
+        let _ = poll_times(guard.set_value("late"), polls).await;
+        guard.release().await.unwrap();
+        let next = trial.holder(&name).await;
+        let found = next.value();
+        // Whatever was still under way is done when this returns.
+        client.close().await.unwrap();
+        next.release().await.unwrap();
+        assert_eq!(trial.holder(&name).await.value().bytes, found.bytes, "somebody wrote without the lock");
+    }
 }

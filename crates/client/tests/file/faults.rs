@@ -219,3 +219,57 @@ async fn a_stopped_waiter_holds_nobody_up() {
     first.resume();
     assert!(first.answer().await.starts_with("got"));
 }
+
+#[tokio::test]
+async fn a_reader_that_outlives_its_owners_writer_leaves_no_doubt() {
+    let file = File::start().await;
+    let (here, there) = (client(file.0.path()).await, client(file.0.path()).await);
+    let owner = here.owner();
+    let writer = owner.lock("job").ttl(LONG).acquire().await.unwrap();
+    let reader = there.owner_with_id(owner.id()).lock("job").shared().ttl(LONG).acquire().await.unwrap();
+    writer.set_value("done").await.unwrap();
+    writer.release().await.unwrap();
+    reader.release().await.unwrap();
+    assert!(!hold(&here, "job").await.value().in_doubt, "nobody died");
+}
+
+#[tokio::test]
+async fn a_writer_that_died_beside_another_of_its_owner_leaves_a_doubt() {
+    let file = File::start().await;
+    let client = client(file.0.path()).await;
+    let owner = client.owner();
+    let guard = owner.lock("job").ttl(LONG).acquire().await.unwrap();
+    let mut helper = helper(&file).await;
+    assert!(helper.ask(&format!("reenter job {}", owner.id())).await.starts_with("got"));
+    helper.kill();
+    assert!(client.inspect("job").await.unwrap().value.in_doubt, "one of them died");
+    guard.release().await.unwrap();
+    assert!(client.inspect("job").await.unwrap().value.in_doubt);
+    let next = hold(&client, "job").await;
+    assert!(next.value().in_doubt);
+    next.set_value("repaired").await.unwrap();
+    assert!(!client.inspect("job").await.unwrap().value.in_doubt);
+}
+
+#[tokio::test]
+async fn a_planted_link_is_not_followed() {
+    let file = File::start().await;
+    let client = client(file.0.path()).await;
+    hold(&client, "job").await.release().await.unwrap();
+    let folder = folder(file.0.path());
+    let victim = file.0.path().join("victim");
+    fs::write(&victim, "precious").unwrap();
+    for planted in ["lock", "state", "state.new"] {
+        fs::remove_dir_all(&folder).unwrap();
+        fs::create_dir(&folder).unwrap();
+        std::os::unix::fs::symlink(&victim, folder.join(planted)).unwrap();
+        let answer = client.lock("job").try_acquire().await;
+        assert!(answer.is_err() || planted == "state.new", "{planted}: {answer:?}");
+        assert_eq!(fs::read(&victim).unwrap(), b"precious", "{planted}");
+    }
+    fs::remove_dir_all(&folder).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(elsewhere.path(), &folder).unwrap();
+    assert!(client.lock("job").try_acquire().await.is_err());
+    assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+}

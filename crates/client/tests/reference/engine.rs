@@ -143,12 +143,16 @@ impl Table {
             }
             let at = resource.queue.iter().position(|queued| queued.member.grant == id).unwrap();
             let mut next = resource.queue.remove(at);
+            // A conversion's own old grant, or what the same owner holds through another client.
             let kept = resource
                 .granted
                 .iter()
-                .find(|held| next.converts && held.member.grant == id)
+                .find(|held| {
+                    held.member.grant == id || (!next.converts && held.member.owner == next.member.owner)
+                })
                 .map(|held| held.member.clone());
-            let keeps_token = kept.as_ref().is_some_and(|old| old.mode.covers(next.member.mode));
+            let covers = |old: &Member| old.mode.covers(next.member.mode) && fault != Fault::CountsTwice;
+            let keeps_token = kept.as_ref().is_some_and(covers);
             if !keeps_token && fault != Fault::SameToken {
                 self.token += 1;
             }
@@ -181,6 +185,8 @@ impl Table {
             held.member.owner != queued.member.owner && !held.member.mode.compatible_with(queued.member.mode)
         });
         let ahead = resource.queue[..place].iter().map(|other| other.member.owner);
+        // Who waits behind itself re-enters when its first request is granted.
+        let ahead = ahead.filter(|owner| *owner != queued.member.owner);
         for owner in holders.map(|held| held.member.owner).chain(ahead) {
             if owner == goal {
                 return true;
@@ -200,7 +206,7 @@ impl Table {
 
 impl Resource {
     fn fits(&self, member: &Member, converts: bool, fault: Fault) -> bool {
-        let others = self.granted.iter().filter(|held| held.member.grant != member.grant);
+        let others = self.granted.iter().filter(|held| held.member.owner != member.owner);
         (converts && fault == Fault::ConvertsOverOthers)
             || others.map(|held| held.member.mode).all(|held| held.compatible_with(member.mode))
     }
@@ -430,6 +436,7 @@ impl Engine for ReferenceEngine {
             resource
                 .granted
                 .retain(|held| held.member.grant != grant.id && self.store.fault != Fault::ReleasesByName);
+            resource.queue.retain(|queued| queued.member.grant != grant.id);
             if resource.granted.len() == before {
                 return Err(ReleaseError::NotHeld(LostReason::Forgotten));
             }

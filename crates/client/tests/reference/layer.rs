@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::clock::{Clock, ManualClock};
-use tenure::{AcquireError, Client, EngineError, Guard, GuardState, LostReason, Release, ReleaseError, Wait};
+use tenure::{
+    AcquireError, Client, ConvertError, Ended, EngineError, Guard, GuardState, LostReason, Mode, Release,
+    ReleaseError, Wait,
+};
 
 use crate::engine::{Fault, ReferenceEngine, Store};
 
@@ -223,4 +226,130 @@ async fn a_thousand_locks_are_renewed_by_one_keeper() {
     })
     .await;
     assert!(guards.iter().all(|guard| guard.state() == GuardState::Held));
+}
+
+#[tokio::test]
+async fn a_conversion_that_others_rely_on_is_refused() {
+    let still = Still::new();
+    let owner = still.client.owner();
+    let outer = owner.lock("a").acquire().await.unwrap();
+    let inner = owner.lock("a").acquire().await.unwrap();
+    let answer = inner.convert(Mode::Nl, Wait::Try).await;
+    assert!(matches!(answer, Err(ConvertError::Reentered { held: Mode::Ex, .. })), "{answer:?}");
+    assert!(!still.is_free("a").await);
+    inner.release().await.unwrap();
+    outer.convert(Mode::Nl, Wait::Try).await.unwrap();
+    assert!(still.is_free("a").await);
+}
+
+#[tokio::test]
+async fn a_lock_that_is_lost_while_it_waits_to_be_converted_is_not_converted() {
+    let still = Still::new();
+    let shared = || still.client.lock("a").shared().ttl(TTL);
+    let guard = shared().max_hold(Duration::from_secs(5)).acquire().await.unwrap();
+    let other = shared().acquire().await.unwrap();
+    let (answer, ()) = tokio::join!(guard.convert(Mode::Ex, Wait::Forever), async {
+        until("it waits", async || still.client.inspect("a").await.unwrap().waiters.len() == 1).await;
+        still.clock.advance(Duration::from_secs(5));
+    });
+    assert!(matches!(answer, Err(ConvertError::Lost(_))), "{answer:?}");
+    other.release().await.unwrap();
+    until("nobody is left", async || still.is_free("a").await).await;
+}
+
+#[tokio::test]
+async fn a_conversion_down_that_was_dropped_is_believed_to_have_happened() {
+    let still = Still::new();
+    let guard = still.hold("a").await;
+    {
+        let mut convert = Box::pin(guard.convert(Mode::Pr, Wait::Forever));
+        let _ = futures_util::poll!(&mut convert);
+    }
+    until("it is done", async || still.client.lock("a").shared().try_acquire().await.unwrap().is_some())
+        .await;
+    assert_eq!(guard.mode(), Mode::Pr);
+    assert!(matches!(guard.set_value("x").await, Err(tenure::ValueError::Mode { .. })));
+}
+
+#[tokio::test]
+async fn a_conversion_does_not_lengthen_a_fixed_lease() {
+    let still = Still::new();
+    let guard = still.client.lock("a").shared().ttl(TTL).renew(false).acquire().await.unwrap();
+    let deadline = guard.deadline();
+    still.clock.advance(TTL / 2);
+    guard.convert(Mode::Ex, Wait::Try).await.unwrap();
+    assert_eq!(guard.deadline(), deadline);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_that_holds_a_lock_always_reenters_it() {
+    let still = Still::new();
+    let owner = still.client.owner();
+    let _held = owner.lock("a").ttl(TTL).acquire().await.unwrap();
+    let tasks: Vec<_> = (0..2)
+        .map(|_| {
+            let owner = owner.clone();
+            tokio::spawn(async move {
+                for _ in 0..10_000 {
+                    assert!(owner.lock("a").try_acquire().await.unwrap().is_some());
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_earliest_limit_of_all_guards_counts() {
+    let still = Still::new();
+    let owner = still.client.owner();
+    let outer = owner.lock("a").ttl(TTL).acquire().await.unwrap();
+    let inner = owner.lock("a").max_hold(Duration::from_secs(3)).acquire().await.unwrap();
+    still.clock.advance(Duration::from_secs(3));
+    assert_eq!(inner.check().unwrap_err().reason, LostReason::MaxHold);
+    assert_eq!(outer.check().unwrap_err().reason, LostReason::MaxHold);
+    let none = still.client.lock("a").max_hold(Duration::ZERO).acquire().await;
+    assert!(matches!(none, Err(AcquireError::MaxHold)), "{none:?}");
+}
+
+#[tokio::test]
+async fn a_limit_on_several_locks_begins_when_all_are_held() {
+    let still = Still::new();
+    let blocker = still.hold("b").await;
+    let all =
+        tokio::spawn(still.client.lock_all(["a", "b"]).ttl(TTL).max_hold(Duration::from_secs(5)).acquire());
+    until("it waits", async || still.client.inspect("b").await.unwrap().waiters.len() == 1).await;
+    still.clock.advance(Duration::from_secs(6));
+    blocker.release().await.unwrap();
+    let set = all.await.unwrap().unwrap();
+    set.check().unwrap();
+    let lost = set.lost();
+    still.clock.advance(Duration::from_secs(5));
+    assert_eq!(lost.await.reason, LostReason::MaxHold);
+}
+
+#[tokio::test]
+async fn a_watch_tells_release_from_loss_and_keeps_nothing() {
+    let still = Still::new();
+    let guard = still.hold("a").await;
+    let watch = guard.watch();
+    guard.release().await.unwrap();
+    assert_eq!(watch.ended().await, Ended::Released);
+    let guard = still.client.lock("a").ttl(TTL).renew(false).acquire().await.unwrap();
+    let watch = guard.watch();
+    still.clock.advance(TTL);
+    assert_eq!(watch.ended().await, Ended::Lost(LostReason::Expired));
+}
+
+#[tokio::test]
+async fn closing_waits_for_releases_that_others_await() {
+    let still = Still::new();
+    let guard = still.hold("a").await;
+    let mut release = Box::pin(guard.release());
+    let mut close = Box::pin(still.client.clone().close());
+    let _ = futures_util::poll!(&mut close);
+    drop(futures_util::poll!(&mut release));
+    close.await.unwrap();
 }

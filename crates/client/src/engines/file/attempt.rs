@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
-use super::member::{self, MemberFile, Record, Role, Ticket};
+use super::member::{self, Holders, MemberFile, Record, Role, Ticket};
 use super::resource::{LockFile, Resource, ShortLock};
 use super::state::StateError;
 use super::watch::Subscription;
@@ -30,6 +30,8 @@ pub(super) struct Attempt {
     lock: Option<LockFile>,
     /// Shows others that it waits.
     waiter: Option<(Ticket, MemberFile)>,
+    /// What keeps it out is not the lock but a live holder without it.
+    kept_out: bool,
 }
 
 /// How an attempt ended.
@@ -51,7 +53,7 @@ impl Attempt {
         host: String,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        Self { resource, request, host, clock, lock: None, waiter: None }
+        Self { resource, request, host, clock, lock: None, waiter: None, kept_out: false }
     }
 
     pub(super) const fn resource(&self) -> &Resource {
@@ -60,11 +62,19 @@ impl Attempt {
 
     /// Whether the lock seems free now; takes it if it is. Does not wait for the disk.
     pub(super) fn seems_free(&mut self) -> bool {
+        if self.kept_out {
+            return false;
+        }
         // An error, and a file that is no longer the one, are for the attempt to find.
         self.lock.as_mut().is_none_or(|lock| {
             lock.try_lock(self.request.mode).unwrap_or(true)
                 || !self.resource.is_current(lock).unwrap_or(false)
         })
+    }
+
+    /// Whether the next attempt may succeed although the lock does not seem free.
+    pub(super) const fn may_get_in_otherwise(&self) -> bool {
+        self.request.reenter || self.kept_out
     }
 
     /// Looks who is ahead; gives itself back.
@@ -97,58 +107,101 @@ impl Attempt {
             None => self.resource.open_lock().map_err(io_failed)?,
         };
         if self.request.reenter
-            && let Some((token, value)) = self.joinable(&folder)?
+            && let Some((token, value, short)) = self.joinable(&folder)?
         {
             // The lock file is kept open without its lock: those who wait are woken when it is closed.
-            return Ok(Outcome::Held(Box::new(
-                self.hold(Role::Joined, lock, token, value).map_err(io_failed)?,
-            )));
+            let held = self.hold(Role::Joined, lock, token, value).map_err(|(_, error)| io_failed(error))?;
+            drop(short);
+            return Ok(Outcome::Held(Box::new(held)));
         }
+        // Who was kept out before does not take the lock only to see that it still is: others would find it taken.
+        if self.kept_out && self.is_kept_out(&member::holders(&folder).map_err(io_failed)?) {
+            return self.busy(lock).map_err(|error| io_failed(error).into());
+        }
+        self.kept_out = false;
         if !lock.try_lock(self.request.mode).map_err(io_failed)? {
             return self.busy(lock).map_err(|error| io_failed(error).into());
         }
         if !self.resource.is_current(&lock).map_err(io_failed)? {
             return Ok(Outcome::Replaced);
         }
-        let short = self.resource.short_lock().map_err(io_failed)?;
+        let short = match self.resource.short_lock() {
+            // Somebody takes very long: to one who waits, that is a lock that is not free.
+            Err(error)
+                if error.kind() == io::ErrorKind::TimedOut
+                    && !self.request.wait.is_over(self.clock.now()) =>
+            {
+                lock.unlock().map_err(io_failed)?;
+                return self.busy(lock).map_err(|error| io_failed(error).into());
+            }
+            short => short.map_err(io_failed)?,
+        };
         let holders = member::holders(&folder).map_err(io_failed)?;
-        if holders.iter().any(|holder| holder.keeps_out(self.request.owner, self.request.mode)) {
+        if self.is_kept_out(&holders) {
+            self.kept_out = true;
             lock.unlock().map_err(io_failed)?;
             return self.busy(lock).map_err(|error| io_failed(error).into());
         }
-        let (token, value) = self.raise_token(&short, &lock).map_err(|error| state_failed(&folder, error))?;
-        Ok(Outcome::Held(Box::new(self.hold(Role::Holder, lock, token, value).map_err(io_failed)?)))
+        let (token, value) =
+            self.raise_token(&short, &lock, &holders).map_err(|error| state_failed(&folder, error))?;
+        holders.bury();
+        match self.hold(Role::Holder, lock, token, value) {
+            Ok(held) => Ok(Outcome::Held(Box::new(held))),
+            Err((lock, error)) => {
+                // Nobody held it, so nobody died with it.
+                lock.mark_ended(token);
+                Err(io_failed(error).into())
+            }
+        }
     }
 
-    /// The token and value of what the same owner holds through another client, if that covers what is asked for.
-    ///
-    /// What is seen under the short lock stays true until the member is made: whoever gets the lock in between
-    /// looks at the members under the short lock too, and finds it.
-    fn joinable(&self, folder: &Path) -> Result<Option<(u64, Value)>, AcquireError> {
+    fn is_kept_out(&self, holders: &Holders) -> bool {
+        holders.present.iter().any(|holder| holder.keeps_out(self.request.owner, self.request.mode))
+    }
+
+    /// The token and value of what the same owner holds through another client, if that covers what is asked for; with the short lock, under
+    /// which this stays true until the member is made: whoever gets the lock in between looks at the members under it too.
+    fn joinable(&self, folder: &Path) -> Result<Option<(u64, Value, ShortLock)>, AcquireError> {
         let io_failed = |error| failed(folder, error);
         let short = self.resource.short_lock().map_err(io_failed)?;
         let holders = member::holders(folder).map_err(io_failed)?;
         let held: Vec<_> = holders
+            .present
             .iter()
             .filter_map(|found| found.record.as_ref())
             .filter(|record| record.owner == self.request.owner)
             .collect();
-        let Some(first) = held.first() else {
-            return Ok(None);
-        };
+        let Some(first) = held.first() else { return Ok(None) };
         let Some(covering) = held.iter().find(|record| record.mode.covers(self.request.mode)) else {
             let name = self.request.name.clone();
             return Err(AcquireError::NotCovered { name, held: first.mode, asked: self.request.mode });
         };
-        let (_, state) =
-            self.resource.state(&short, self.clock.wall()).map_err(|error| state_failed(folder, error))?;
-        Ok(covering.token.map(|token| (token.get(), state.value)))
+        let Some(token) = covering.token.map(FencingToken::get) else { return Ok(None) };
+        let state_failed = |error| state_failed(folder, error);
+        let (file, mut state) = self.resource.state(&short, self.clock.wall()).map_err(state_failed)?;
+        if holders.writer_died(state.token) && !state.value.in_doubt {
+            let doubted = state.write_next(&file, &self.resource.name, |state| state.value.in_doubt = true);
+            state = doubted.map_err(|error| state_failed(error.into()))?;
+        }
+        holders.bury();
+        Ok(Some((token, state.value, short)))
     }
 
     /// Takes the next token, durably.
-    fn raise_token(&self, short: &ShortLock, lock: &LockFile) -> Result<(u64, Value), StateError> {
+    fn raise_token(
+        &self,
+        short: &ShortLock,
+        lock: &LockFile,
+        holders: &Holders,
+    ) -> Result<(u64, Value), StateError> {
         let (file, state) = self.resource.state(short, self.clock.wall())?;
-        let died = state.open && lock.last_ended() != Some(state.token);
+        let ended_well = lock.last_ended() == Some(state.token);
+        let died = (state.open && !ended_well) || holders.writer_died(state.token);
+        if !ended_well {
+            // Whoever wrote this may have died before it was synced; what is on the disk for sure may be in the other slot,
+            // which is written next.
+            file.sync_data()?;
+        }
         let value = Value { in_doubt: state.value.in_doubt || died, ..state.value.clone() };
         let next = state.write_next(&file, &self.resource.name, |state| {
             state.token += 1;
@@ -183,8 +236,17 @@ impl Attempt {
     }
 
     /// Got.
-    fn hold(&mut self, role: Role, lock: LockFile, token: u64, value: Value) -> io::Result<Held> {
-        let member = self.create(role, Some(FencingToken::new(token)))?;
+    fn hold(
+        &mut self,
+        role: Role,
+        lock: LockFile,
+        token: u64,
+        value: Value,
+    ) -> Result<Held, (LockFile, io::Error)> {
+        let member = match self.create(role, Some(FencingToken::new(token))) {
+            Ok(member) => member,
+            Err(error) => return Err((lock, error)),
+        };
         self.waiter = None;
         Ok(Held {
             resource: self.resource.clone(),
@@ -251,12 +313,17 @@ impl Held {
         Ok(if stands { Ok(()) } else { Err(LostReason::Forgotten) })
     }
 
-    /// Writes the value, if it still stands.
+    /// Writes the value, if it still stands. It is not released meanwhile.
     pub(super) fn write(&self, bytes: Bytes, now: SystemTime) -> Result<Result<(), LostReason>, StateError> {
-        let short = match self.confirm()? {
-            Ok(()) => self.resource.short_lock()?,
-            Err(reason) => return Ok(Err(reason)),
-        };
+        let files = self.files();
+        if let Err(reason) = self.confirm_files(files.as_ref())? {
+            return Ok(Err(reason));
+        }
+        let short = self.resource.short_lock()?;
+        // Once more: it may have been deleted, and be somebody else's, while we waited.
+        if let Err(reason) = self.confirm_files(files.as_ref())? {
+            return Ok(Err(reason));
+        }
         let (file, state) = self.resource.state(&short, now)?;
         let value = Value { bytes, in_doubt: false };
         state.write_next(&file, &self.resource.name, |state| state.value = value)?;
@@ -267,14 +334,17 @@ impl Held {
     pub(super) fn release(&self) -> Result<(), LostReason> {
         let files = self.files().take();
         let stood = self.confirm_files(files.as_ref()).unwrap_or(Ok(()));
+        // Who else of the owner writes must not change between the look and the mark.
+        let short = if self.shared_owner { self.resource.short_lock().ok() } else { None };
         if let Some(files) = &files
             && self.mode.may_write()
-            && !self.others_of_the_owner_hold()
+            && !self.others_of_the_owner_write()
         {
             files.lock.mark_ended(self.token);
         }
         let _ = std::fs::remove_file(member::break_mark(&self.resource.folder, self.grant));
         drop(files);
+        drop(short);
         match stood {
             // It was asked to let go, and does so now.
             Ok(()) | Err(LostReason::Broken) => Ok(()),
@@ -282,12 +352,16 @@ impl Held {
         }
     }
 
-    fn others_of_the_owner_hold(&self) -> bool {
-        let is_other = |found: &member::Found| {
-            let same_owner = found.record.as_ref().is_some_and(|record| record.owner == self.owner);
-            found.grant != self.grant && same_owner
+    fn others_of_the_owner_write(&self) -> bool {
+        let writes = |found: &member::Found| {
+            let of_the_owner = found
+                .record
+                .as_ref()
+                .is_some_and(|record| record.owner == self.owner && record.mode.may_write());
+            found.grant != self.grant && of_the_owner
         };
         self.shared_owner
-            && member::holders(&self.resource.folder).is_ok_and(|found| found.iter().any(is_other))
+            && member::holders(&self.resource.folder)
+                .is_ok_and(|holders| holders.present.iter().any(writes) || holders.writer_died(self.token))
     }
 }

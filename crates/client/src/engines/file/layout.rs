@@ -16,6 +16,8 @@
 //! state, and is compared.
 
 use std::fmt::Write;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use percent_encoding::percent_decode_str;
@@ -41,6 +43,18 @@ pub(super) fn folder(directory: &Path, name: &LockName) -> PathBuf {
         let _ = write!(folder, "{byte:02x}");
     }
     directory.join(folder)
+}
+
+/// Creates the directory and all above it that are not there, so that they are there after a crash too.
+pub(super) fn create(directory: &Path) -> io::Result<()> {
+    let missing: Vec<_> = directory.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
+    std::fs::create_dir_all(directory)?;
+    for created in missing {
+        if let Some(parent) = created.parent() {
+            File::open(parent)?.sync_all()?;
+        }
+    }
+    Ok(())
 }
 
 /// The directory that a URL names.

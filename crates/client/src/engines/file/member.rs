@@ -3,7 +3,7 @@
 //!
 //! A member is complete and flocked before it has its name: whoever sees it can read it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
+use super::resource::for_writing;
 use crate::clock::BootTime;
 use crate::ids::{GrantId, OwnerId};
 use crate::info::{Member, Presence};
@@ -78,28 +79,39 @@ pub(super) struct Record {
 #[derive(Debug)]
 pub(super) struct MemberFile {
     /// Keeps it flocked.
-    _file: File,
+    file: File,
     path: PathBuf,
 }
 
 impl MemberFile {
     pub(super) fn create(folder: &Path, role: Role, grant: GrantId, record: &Record) -> io::Result<Self> {
+        /// So often somebody may look at it at just the wrong moment before something else is wrong.
+        const TRIES: usize = 100;
         let text = serde_json::to_vec(record)?;
-        let new = folder.join(format!("new-{grant}"));
         let path = folder.join(role.file_name(grant));
-        loop {
-            let mut file =
-                OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&new)?;
-            // Blocks at most for as long as somebody looks whether it is flocked.
-            rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
-            file.write_all(&text)?;
-            match std::fs::rename(&new, &path) {
+        for attempt in 0..TRIES {
+            let new = folder.join(format!("new-{grant}-{attempt}"));
+            let mut file = for_writing().create_new(true).open(&new)?;
+            // Not a wait in the kernel: whoever looks at it just now may be stopped there.
+            if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+                remove(&new);
+                continue;
+            }
+            let named = file.write_all(&text).and_then(|()| std::fs::rename(&new, &path));
+            match named {
+                Ok(()) => return Ok(Self { file, path }),
                 // Somebody found it before it was flocked, and took it for a dead one's.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && folder.exists() => {}
-                Err(error) => return Err(error),
-                Ok(()) => return Ok(Self { _file: file, path }),
+                Err(error) => {
+                    remove(&new);
+                    return Err(error);
+                }
             }
         }
+        Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "somebody removes or locks every file that is made there",
+        ))
     }
 
     /// Whether it still has its name: it has not, if somebody deleted it.
@@ -111,7 +123,9 @@ impl MemberFile {
 impl Drop for MemberFile {
     fn drop(&mut self) {
         // If it cannot be removed, it is seen as a dead one's, and goes with the next grant.
-        let _ = std::fs::remove_file(&self.path);
+        remove(&self.path);
+        // Not by closing alone: a child that was forked meanwhile has the descriptor too.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
 
@@ -164,16 +178,34 @@ pub(super) fn find(folder: &Path) -> io::Result<Vec<Found>> {
     Ok(found)
 }
 
-/// Those who hold. Removes what the dead left, on the way.
-pub(super) fn holders(folder: &Path) -> io::Result<Vec<Found>> {
-    let (mut holders, mut marks) = (Vec::new(), Vec::new());
+/// Those who hold, and what the dead left.
+#[derive(Debug, Default)]
+pub(super) struct Holders {
+    pub(super) present: Vec<Found>,
+    /// The tokens of those who could write and died.
+    dead_writers: Vec<u64>,
+    leftovers: Vec<PathBuf>,
+}
+
+impl Holders {
+    /// Whether one of this grant's holders could write and died.
+    pub(super) fn writer_died(&self, token: u64) -> bool {
+        self.dead_writers.contains(&token)
+    }
+
+    /// Removes what the dead left. Not before it is written down that a writer died.
+    pub(super) fn bury(self) {
+        self.leftovers.iter().for_each(|path| remove(path));
+    }
+}
+
+/// Those who hold, and what the dead left.
+pub(super) fn holders(folder: &Path) -> io::Result<Holders> {
+    let mut holders = Holders::default();
+    let mut marks = Vec::new();
     let mut longest_waiting: Option<PathBuf> = None;
-    let remove_if_dead = |path: &Path| -> io::Result<()> {
-        match look(path)? {
-            Some((_, Presence::Gone)) => remove(path),
-            _ => Ok(()),
-        }
-    };
+    // Of those who do not hold, nothing depends on what cannot be read.
+    let is_dead = |path: &Path| matches!(look(path), Ok(Some((_, Presence::Gone))));
     for (file_name, path) in entries(folder)? {
         match Role::parse(&file_name) {
             Some((Role::Waiter(_), _)) => {
@@ -181,22 +213,24 @@ pub(super) fn holders(folder: &Path) -> io::Result<Vec<Found>> {
             }
             Some((role, grant)) => match look(&path)? {
                 Some((record, Presence::Present)) => {
-                    holders.push(Found { role, grant, record, presence: Presence::Present });
+                    holders.present.push(Found { role, grant, record, presence: Presence::Present });
                 }
-                Some((_, Presence::Gone)) => remove(&path)?,
+                Some((record, Presence::Gone)) => {
+                    let writer =
+                        record.filter(|record| record.mode.may_write()).and_then(|record| record.token);
+                    holders.dead_writers.extend(writer.map(FencingToken::get));
+                    holders.leftovers.push(path);
+                }
                 None => {}
             },
-            None if file_name.starts_with("new-") => remove_if_dead(&path)?,
+            None if file_name.starts_with("new-") && is_dead(&path) => holders.leftovers.push(path),
             None => marks.extend(file_name.strip_prefix("break-").map(|grant| (grant.to_owned(), path))),
         }
     }
-    // Not at all of them: this is called for every grant, and a queue may be long. The dead come to the front of it.
-    longest_waiting.map_or(Ok(()), |path| remove_if_dead(&path))?;
-    for (grant, path) in marks {
-        if !holders.iter().any(|holder| holder.grant.to_string() == grant) {
-            remove(&path)?;
-        }
-    }
+    // Not at all who wait: this is called for every grant, and a queue may be long. The dead come to the front of it.
+    holders.leftovers.extend(longest_waiting.filter(|path| is_dead(path)));
+    marks.retain(|(grant, _)| !holders.present.iter().any(|holder| holder.grant.to_string() == *grant));
+    holders.leftovers.extend(marks.into_iter().map(|(_, path)| path));
     Ok(holders)
 }
 
@@ -213,10 +247,11 @@ pub(super) fn ahead_of(folder: &Path, own: GrantId, ticket: Ticket) -> io::Resul
         .collect();
     ahead.sort();
     for (_, _, path) in ahead.into_iter().rev() {
-        match look(&path)? {
-            Some((_, Presence::Present)) => return Ok(Some(path)),
-            Some((_, Presence::Gone)) => remove(&path)?,
-            None => {}
+        match look(&path) {
+            Ok(Some((_, Presence::Present))) => return Ok(Some(path)),
+            Ok(Some((_, Presence::Gone))) => remove(&path),
+            // One that has left, and one that cannot be read, are not waited for.
+            Ok(None) | Err(_) => {}
         }
     }
     Ok(None)
@@ -233,12 +268,9 @@ fn entries(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     Ok(entries)
 }
 
-fn remove(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        // Somebody else was faster.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    }
+/// What cannot be removed, because somebody else was faster or because it is another user's, does no harm.
+fn remove(path: &Path) {
+    let _ = std::fs::remove_file(path);
 }
 
 /// The mark by which an operator asks a holder to let go.
@@ -252,9 +284,12 @@ fn look(path: &Path) -> io::Result<Option<(Option<Record>, Presence)>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };
-    // Shared, so that two who look do not take each other for its owner; let go of when the file is closed.
+    // Shared, so that two who look do not take each other for its owner.
     let presence = match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => Presence::Gone,
+        Ok(()) => {
+            rustix::fs::flock(&file, FlockOperation::Unlock)?;
+            Presence::Gone
+        }
         Err(rustix::io::Errno::WOULDBLOCK) => Presence::Present,
         Err(error) => return Err(error.into()),
     };

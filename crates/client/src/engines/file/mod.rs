@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use rustix::io::Errno;
 
 use self::attempt::{Attempt, Held, Outcome};
 use self::member::Role;
@@ -39,13 +40,14 @@ use crate::error::{
     RenewError, ValueError,
 };
 use crate::ids::GrantId;
-use crate::info::{LockInfo, Member};
+use crate::info::{LockInfo, Member, Presence};
 use crate::lease::Term;
 use crate::mode::{Mode, ModeSet};
 use crate::name::LockName;
 use crate::random;
 use crate::token::FencingToken;
 use crate::url::EngineUrl;
+use crate::value::Value;
 
 /// The engine `file:`.
 #[derive(Debug)]
@@ -76,7 +78,7 @@ impl FileEngine {
 
     /// An engine on this directory, which is created if it is not there.
     pub fn open(directory: PathBuf, context: EngineContext) -> Result<Arc<Self>, EngineError> {
-        std::fs::create_dir_all(&directory).map_err(|error| failed(&directory, error))?;
+        layout::create(&directory).map_err(|error| failed(&directory, error))?;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let capabilities = Capabilities {
             modes: ModeSet::of(&[Mode::Pr, Mode::Ex]),
@@ -157,6 +159,9 @@ impl FileEngine {
         let mut attempt = Attempt::new(resource, request.clone(), self.host.clone(), clock.clone());
         let mut poll = FIRST_POLL;
         loop {
+            if request.cancel.is_cancelled() {
+                return Err(EngineError::Closed.into());
+            }
             let (returned, outcome) = self.on_disk(move || attempt.run()).await?;
             attempt = returned;
             let mut ahead = match outcome? {
@@ -190,7 +195,7 @@ impl FileEngine {
                     () = heard => poll = FIRST_POLL,
                     () = clock.sleep_until(look_again) => poll = (poll * 2).min(LONGEST_POLL),
                 }
-                if request.reenter || attempt.seems_free() {
+                if attempt.may_get_in_otherwise() || attempt.seems_free() {
                     break;
                 }
                 let (returned, looked) = self.on_disk(move || attempt.look_ahead()).await?;
@@ -204,22 +209,40 @@ impl FileEngine {
         held.watch = self
             .watcher()
             .and_then(|watcher| watcher.subscribe(&held.resource.lock_path(), Interest::Tampered));
-        let granted = held.granted();
-        self.held().insert(held.grant, Arc::new(held));
+        let (granted, held) = (held.granted(), Arc::new(held));
+        self.held().insert(held.grant, held.clone());
+        // What was done to it before it was watched, nobody has heard.
+        if let Ok(Err(reason)) = held.confirm() {
+            held.loss.tell(reason);
+        }
         granted
     }
 
     fn look_at(name: LockName, folder: &Path, directory: &Path) -> Result<LockInfo, EngineError> {
         let mut info = LockInfo::free(name);
-        match Resource::peek(folder) {
-            Ok(Some((_, state))) => {
-                info.last_token = Some(FencingToken::new(state.token));
-                info.value = state.value;
-            }
+        let state = match Resource::peek(folder) {
+            Ok(Some((_, state))) => state,
             Ok(None) => return Ok(info),
             Err(error) => return Err(state_failed(folder, error)),
-        }
-        let found = member::find(folder).map_err(|error| failed(directory, error))?;
+        };
+        let found = match member::find(folder) {
+            // It was deleted while we looked.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(info),
+            found => found.map_err(|error| failed(directory, error))?,
+        };
+        let writes = |presence| {
+            found.iter().any(|found| {
+                let record = found.record.as_ref();
+                found.presence == presence
+                    && record.is_some_and(|record| {
+                        record.mode.may_write() && record.token == Some(FencingToken::new(state.token))
+                    })
+            })
+        };
+        let ended_well = resource::last_ended(folder) == Some(state.token);
+        let died = writes(Presence::Gone) || (state.open && !ended_well && !writes(Presence::Present));
+        info.last_token = Some(FencingToken::new(state.token));
+        info.value = Value { in_doubt: state.value.in_doubt || died, ..state.value };
         let (waiters, holders): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|found| matches!(found.role, Role::Waiter(_)));
         info.holders = holders.into_iter().filter_map(member::Found::member).collect();
@@ -330,14 +353,13 @@ impl Engine for FileEngine {
                 return Err(BreakError::HolderKeepsIt { name, holders, advice });
             }
             let resource = self.resource(&name);
-            let (grants, now) =
-                (holders.iter().map(|holder| holder.grant).collect::<Vec<_>>(), self.context.clock.wall());
+            let grants: Vec<_> = holders.iter().map(|holder| holder.grant).collect();
             let directory = self.directory.clone();
             let mark = move || -> io::Result<()> {
                 for grant in grants {
-                    std::fs::write(member::break_mark(&resource.folder, grant), [])?;
+                    resource::for_writing().create(true).open(member::break_mark(&resource.folder, grant))?;
                 }
-                resource.open_lock()?.poke(now)
+                resource.open_lock()?.poke()
             };
             self.on_disk(mark).await?.map_err(|error| failed(&directory, error))?;
             Ok(holders)
@@ -351,6 +373,9 @@ fn failed(path: &Path, error: io::Error) -> EngineError {
     let path = path.display();
     let refused = |advice: &str| (true, format!("{path}: {error}; {advice}"));
     let (is_refusal, message) = match error.kind() {
+        _ if Errno::from_io_error(&error) == Some(Errno::LOOP) => refused(
+            "a symbolic link was put there, which is not followed: find out who did that, and remove it",
+        ),
         io::ErrorKind::PermissionDenied => {
             refused("make the directory writable for this user, or name another one as in file:/path")
         }

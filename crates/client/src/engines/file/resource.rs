@@ -1,12 +1,12 @@
 //! A resource's folder, and the two locks in it: the lock itself, and a short one around changes of the state.
 
-use std::fs::{DirBuilder, File, FileTimes, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags, Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
 
 use super::state::{State, StateError};
@@ -27,8 +27,10 @@ impl Resource {
 
     /// Opens the lock's file, with a descriptor of its own. Makes it and the folder if they are not there.
     pub(super) fn open_lock(&self) -> io::Result<LockFile> {
-        let open =
-            || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(self.lock_path());
+        let open = || for_writing().create(true).open(self.lock_path());
+        if std::fs::symlink_metadata(&self.folder).is_ok_and(|found| !found.is_dir()) {
+            return Err(io::Error::from(io::ErrorKind::NotADirectory));
+        }
         let file = match open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 make_folder(&self.folder)?;
@@ -51,7 +53,10 @@ impl Resource {
 
     /// Locks the folder, for a change of the state or a look at the members that must not change meanwhile.
     pub(super) fn short_lock(&self) -> io::Result<ShortLock> {
-        let folder = File::open(&self.folder)?;
+        let folder = OpenOptions::new()
+            .read(true)
+            .custom_flags((OFlags::DIRECTORY | OFlags::NOFOLLOW).bits().cast_signed())
+            .open(&self.folder)?;
         let mut pause = Duration::from_micros(100);
         let mut waited = Duration::ZERO;
         // Not a wait in the kernel: the one who has it may be stopped, and this thread would be stopped with it.
@@ -69,12 +74,12 @@ impl Resource {
             waited += pause;
             pause = (pause * 2).min(Duration::from_millis(5));
         }
-        Ok(ShortLock { _folder: folder })
+        Ok(ShortLock { folder })
     }
 
     /// Opens and reads the state, under the short lock. Makes it if it is not there.
     pub(super) fn state(&self, _under: &ShortLock, now: SystemTime) -> Result<(File, State), StateError> {
-        match OpenOptions::new().read(true).write(true).open(self.folder.join("state")) {
+        match for_writing().open(self.folder.join("state")) {
             Ok(file) => {
                 let state = State::read(&file, &self.name)?;
                 Ok((file, state))
@@ -90,11 +95,23 @@ impl Resource {
     /// The state as it is, without a lock and without making one.
     pub(super) fn peek(folder: &Path) -> Result<Option<(String, State)>, StateError> {
         match File::open(folder.join("state")) {
-            Ok(file) => State::read_any(&file).map(Some),
+            Ok(file) => State::read_unlocked(&file).map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// How files are opened: never through a symbolic link, which somebody may have planted in a directory that others can write to.
+pub(super) fn for_writing() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
+}
+
+/// The token of the last grant of a resource that ended well, if there was one.
+pub(super) fn last_ended(folder: &Path) -> Option<u64> {
+    LockFile { file: File::open(folder.join("lock")).ok()?, locked: false }.last_ended()
 }
 
 fn make_folder(folder: &Path) -> io::Result<()> {
@@ -112,7 +129,14 @@ fn make_folder(folder: &Path) -> io::Result<()> {
 /// Held while the state is read, changed and synced. Let go of when it is dropped.
 #[derive(Debug)]
 pub(super) struct ShortLock {
-    _folder: File,
+    folder: File,
+}
+
+impl Drop for ShortLock {
+    /// Not by closing alone: a child that was forked meanwhile has the descriptor too, and would keep it.
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.folder, FlockOperation::Unlock);
+    }
 }
 
 impl ShortLock {
@@ -161,9 +185,11 @@ impl LockFile {
     }
 
     /// Makes those look who watch the file.
-    pub(super) fn poke(&self, now: SystemTime) -> io::Result<()> {
-        // Both times: with one alone, the kernel speaks of a write or a read and not of attributes.
-        self.file.set_times(FileTimes::new().set_accessed(now).set_modified(now))
+    pub(super) fn poke(&self) -> io::Result<()> {
+        // Both times: with one alone, the kernel speaks of a write or a read and not of attributes. Now, and not a date of
+        // ours, which only the file's owner may set.
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        Ok(rustix::fs::futimens(&self.file, &Timestamps { last_access: now, last_modification: now })?)
     }
 }
 

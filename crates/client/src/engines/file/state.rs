@@ -9,14 +9,16 @@
 //! - where there is no state at all, it starts at the date in microseconds, which is beyond all that a deleted state can have
 //!   counted to.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use rustix::io::Errno;
 
+use super::resource::for_writing;
 use crate::name::LockName;
 use crate::value::Value;
 
@@ -61,7 +63,12 @@ impl State {
     /// Makes the file, whole and synced, with this as its content.
     pub(super) fn create(&self, folder: &Path, name: &LockName) -> io::Result<File> {
         let new = folder.join("state.new");
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&new)?;
+        // What somebody left who died here is not opened, since it may be anything.
+        match std::fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = for_writing().create_new(true).open(&new)?;
         file.write_all_at(&Self { generation: 0, ..self.clone() }.encode(name), 0)?;
         file.write_all_at(&self.encode(name), SLOT as u64)?;
         file.sync_all()?;
@@ -86,14 +93,8 @@ impl State {
     }
 
     /// Reads the newer slot, and the name in it.
-    pub(super) fn read_any(file: &File) -> Result<(String, Self), StateError> {
-        let mut bytes = [0; 2 * SLOT];
-        file.read_exact_at(&mut bytes, 0).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => StateError::Damaged("the state is too short".into()),
-            _ => StateError::Io(error),
-        })?;
-        let (first, second) = bytes.split_at(SLOT);
-        match (decode(first), decode(second)) {
+    fn read_any(file: &File) -> Result<(String, Self), StateError> {
+        match (read_slot(file, 0)?, read_slot(file, 1)?) {
             (Some(a), Some(b)) => Ok(if a.1.generation > b.1.generation { a } else { b }),
             (Some((name, mut only)), None) | (None, Some((name, mut only))) => {
                 // The other slot may have been the newer one: it held at most one grant more, and perhaps a value.
@@ -103,6 +104,18 @@ impl State {
             }
             (None, None) => Err(StateError::Damaged("both slots of the state are damaged".into())),
         }
+    }
+
+    /// The same without the short lock, for those who only look: somebody may be writing a slot just now.
+    pub(super) fn read_unlocked(file: &File) -> Result<(String, Self), StateError> {
+        const LOOKS: usize = 5;
+        for _ in 1..LOOKS {
+            if let (Some(_), Some(_)) = (read_slot(file, 0)?, read_slot(file, 1)?) {
+                return Self::read_any(file);
+            }
+            std::thread::yield_now();
+        }
+        Self::read_any(file)
     }
 
     /// Writes what follows on `self`, and syncs it. Durable when it returns.
@@ -116,8 +129,13 @@ impl State {
         change(&mut next);
         next.generation = self.generation + 1;
         let slot = next.generation % 2 * SLOT as u64;
-        file.write_all_at(&next.encode(name), slot)?;
-        file.sync_data()?;
+        let written = file.write_all_at(&next.encode(name), slot).and_then(|()| file.sync_data());
+        if let Err(error) = written {
+            // What is not on the disk must not be read back from memory either: the next write would go to the other slot, which has the
+            // last state that is.
+            let _ = file.write_all_at(&[0; SLOT], slot);
+            return Err(error);
+        }
         Ok(next)
     }
 
@@ -153,6 +171,19 @@ impl State {
         let crc = crc32fast::hash(&slot[..CRC_AT]);
         slot[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         slot
+    }
+}
+
+/// One slot; nothing if it is damaged, or if the disk cannot read it.
+fn read_slot(file: &File, slot: u64) -> Result<Option<(String, State)>, StateError> {
+    let mut bytes = [0; SLOT];
+    match file.read_exact_at(&mut bytes, slot * SLOT as u64) {
+        Ok(()) => Ok(decode(&bytes)),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            Err(StateError::Damaged("the state is too short".into()))
+        }
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::IO) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -1,0 +1,125 @@
+//! When a grant is renewed next.
+//!
+//! A third of what is usable of the lease after each request that lengthened it, counted from when that was *sent*: an answer that took long must not push
+//! the next renewal beyond the deadline. A renewal that does not answer is not waited for, since renewing twice does no harm.
+
+use std::time::Duration;
+
+use crate::clock::BootTime;
+use crate::lease::{Term, Ttl};
+use crate::random;
+
+/// So many renewals may be under way at once.
+const MOST_UNDER_WAY: u8 = 3;
+
+/// The longest pause after a renewal that failed.
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
+
+/// The plan for one grant.
+#[derive(Debug)]
+pub(crate) struct Renewal {
+    interval: Duration,
+    next: Option<BootTime>,
+    under_way: u8,
+}
+
+impl Renewal {
+    /// Never.
+    pub(crate) const fn off() -> Self {
+        Self { interval: Duration::ZERO, next: None, under_way: 0 }
+    }
+
+    /// For a grant of this term.
+    pub(crate) fn on(term: Term, ttl: Ttl, now: BootTime) -> Self {
+        let mut renewal = Self { interval: ttl.renewal_interval(), ..Self::off() };
+        renewal.plan(term, now);
+        renewal
+    }
+
+    fn plan(&mut self, term: Term, now: BootTime) {
+        let from = match term {
+            Term::Lease { sent_at, ttl, .. } => {
+                let usable = term.deadline().map_or(ttl, |deadline| deadline.since(sent_at));
+                self.interval = self.interval.min(usable / 3);
+                sent_at
+            }
+            Term::Open => now,
+        };
+        self.next = Some(from + random::slightly_below(self.interval));
+    }
+
+    /// When there is something to do.
+    pub(crate) const fn due_at(&self) -> Option<BootTime> {
+        self.next
+    }
+
+    /// Whether a renewal is to be begun now, and whether that is because an earlier one does not answer.
+    pub(crate) fn begin_if_due(&mut self, now: BootTime) -> Option<Begun> {
+        if self.next? > now {
+            return None;
+        }
+        let begun = if self.under_way == 0 { Begun::InTime } else { Begun::Late };
+        self.under_way += 1;
+        self.next = (self.under_way < MOST_UNDER_WAY).then(|| now + self.interval / 2);
+        Some(begun)
+    }
+
+    pub(crate) fn succeeded(&mut self, term: Term, now: BootTime) {
+        self.under_way = self.under_way.saturating_sub(1);
+        self.plan(term, now);
+    }
+
+    pub(crate) fn failed(&mut self, now: BootTime) {
+        self.under_way = self.under_way.saturating_sub(1);
+        self.next = Some(now + random::jittered((self.interval / 4).min(LONGEST_RETRY)));
+    }
+}
+
+/// Why a renewal is begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begun {
+    InTime,
+    /// An earlier one does not answer.
+    Late,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(30);
+
+    fn lease(sent_at: BootTime, margin: Duration) -> Term {
+        Term::Lease { sent_at, ttl: TTL, margin }
+    }
+
+    #[test]
+    fn a_slow_answer_does_not_push_the_renewal_beyond_the_deadline() {
+        let sent_at = BootTime::now();
+        let term = lease(sent_at, Duration::ZERO);
+        let renewal = Renewal::on(term, Ttl::DEFAULT, sent_at + Duration::from_secs(22));
+        assert!(renewal.due_at().unwrap() <= sent_at + TTL / 3);
+    }
+
+    #[test]
+    fn a_large_margin_makes_renewal_more_frequent() {
+        let now = BootTime::now();
+        let term = lease(now, Duration::from_secs(21));
+        let renewal = Renewal::on(term, Ttl::DEFAULT, now);
+        assert!(renewal.due_at().unwrap() < now + Duration::from_secs(3));
+    }
+
+    #[test]
+    fn a_renewal_that_does_not_answer_is_repeated_and_not_without_end() {
+        let mut now = BootTime::now();
+        let mut renewal = Renewal::on(lease(now, Duration::ZERO), Ttl::DEFAULT, now);
+        let mut begun = Vec::new();
+        while let Some(at) = renewal.due_at() {
+            now = at;
+            begun.extend(renewal.begin_if_due(now));
+        }
+        assert_eq!(begun, [Begun::InTime, Begun::Late, Begun::Late]);
+        renewal.failed(now);
+        assert!(renewal.due_at().is_some(), "an answer, and be it a failure, makes room for the next");
+    }
+}
