@@ -169,7 +169,7 @@ pub async fn a_writer_waits_for_all_readers<S: Subject>(trial: Trial<S>) {
 
 /// While one owner comes and goes through two clients, re-entering what the other holds, strangers stay out.
 pub async fn a_shared_owner_keeps_strangers_out<S: Subject>(trial: Trial<S>) {
-    const TIMES: usize = 100;
+    const TIMES: usize = 150;
     if !trial.capabilities().shared_owners {
         return;
     }
@@ -177,7 +177,7 @@ pub async fn a_shared_owner_keeps_strangers_out<S: Subject>(trial: Trial<S>) {
     let (ours, theirs) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let id = trial.client().owner().id();
     let mut tasks = Vec::new();
-    for task in 0..4 {
+    for task in 0..8 {
         let (client, name, ours, theirs) =
             (trial.another_client().await, name.clone(), ours.clone(), theirs.clone());
         tasks.push(tokio::spawn(async move {
@@ -190,7 +190,8 @@ pub async fn a_shared_owner_keeps_strangers_out<S: Subject>(trial: Trial<S>) {
                 };
                 let before = own.fetch_add(1, Ordering::SeqCst);
                 assert!(task % 2 == 0 || before == 0, "two strangers are in");
-                tokio::task::yield_now().await;
+                // Long enough for another client of the owner to come while this one is there, and to stay when it leaves.
+                tokio::time::sleep(Duration::from_micros(500)).await;
                 assert_eq!(other.load(Ordering::SeqCst), 0, "an owner and a stranger are in");
                 own.fetch_sub(1, Ordering::SeqCst);
                 guard.release().await.unwrap();

@@ -104,8 +104,8 @@ pub async fn a_dropped_write_does_not_come_late<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().value {
         return;
     }
-    for polls in 0..6 {
-        let name = trial.name(format_args!("dropped-{polls}"));
+    for turn in 0..60 {
+        let (name, polls) = (trial.name(format_args!("dropped-{turn}")), turn % 4);
         let client = trial.another_client().await;
         let guard = client.lock(&name).ttl(Trial::<S>::LONG).acquire().await.unwrap();
         let _ = poll_times(guard.set_value("late"), polls).await;

@@ -273,3 +273,23 @@ async fn a_planted_link_is_not_followed() {
     assert!(client.lock("job").try_acquire().await.is_err());
     assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
 }
+
+#[tokio::test]
+async fn a_writer_that_waits_behind_a_joined_reader_is_in_no_readers_way() {
+    let file = File::start().await;
+    let (here, there) = (client(file.0.path()).await, client(file.0.path()).await);
+    let owner = here.owner();
+    let first = owner.lock("job").shared().ttl(LONG).acquire().await.unwrap();
+    let joined = there.owner_with_id(owner.id()).lock("job").shared().ttl(LONG).acquire().await.unwrap();
+    // Nobody has the kernel's lock now, and still the writer must stay out.
+    first.release().await.unwrap();
+    let writer = tokio::spawn(here.lock("job").ttl(LONG).acquire());
+    until("it waits", async || here.inspect("job").await.unwrap().waiters.len() == 1).await;
+    for turn in 0..200 {
+        let reader = there.lock("job").shared().try_acquire().await.unwrap();
+        assert!(reader.is_some(), "reader {turn} finds it taken");
+        reader.unwrap().release().await.unwrap();
+    }
+    joined.release().await.unwrap();
+    within_a_minute("the writer gets it", writer).await.unwrap().unwrap().release().await.unwrap();
+}

@@ -365,3 +365,66 @@ impl Held {
                 .is_ok_and(|holders| holders.present.iter().any(writes) || holders.writer_died(self.token))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::FlockOperation;
+
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::name::LockName;
+
+    fn attempt(directory: &Path, owner: OwnerId) -> Attempt {
+        let name = LockName::parse("job").unwrap();
+        let resource =
+            Resource { folder: super::super::layout::folder(directory, &name), name: name.clone() };
+        let mut request = AcquireRequest::new(name);
+        request.owner = owner;
+        request.reenter = true;
+        Attempt::new(resource, request, "host".into(), Arc::new(ManualClock::new()))
+    }
+
+    fn hold(directory: &Path, owner: OwnerId) -> Held {
+        match attempt(directory, owner).run().1 {
+            Ok(Outcome::Held(held)) => *held,
+            _ => panic!("it is free"),
+        }
+    }
+
+    #[test]
+    fn nobody_gets_in_between_the_look_at_what_can_be_joined_and_the_joining() {
+        let directory = tempfile::tempdir().unwrap();
+        let owner = OwnerId::random();
+        let held = hold(directory.path(), owner);
+        let folder = held.resource.folder.clone();
+        let second = attempt(directory.path(), owner);
+        let (token, _, short) = second.joinable(&folder).unwrap().expect("its owner holds it");
+        assert_eq!(token, held.token);
+        // Whoever gets the lock, should its first holder leave now, looks at the members under the short lock, and has to wait for it.
+        let other = std::fs::File::open(&folder).unwrap();
+        assert!(rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive).is_err());
+        drop(short);
+        assert!(rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive).is_ok());
+    }
+
+    #[test]
+    fn a_release_waits_for_a_write_that_is_under_way() {
+        let directory = tempfile::tempdir().unwrap();
+        let held = hold(directory.path(), OwnerId::random());
+        let short = held.resource.short_lock().unwrap();
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| held.write(Bytes::from_static(b"in time"), SystemTime::UNIX_EPOCH));
+            // It has confirmed that it holds, and waits for its turn to change the state.
+            while held.files.try_lock().is_ok() {
+                std::thread::yield_now();
+            }
+            let releasing = scope.spawn(|| held.release());
+            assert!(!writing.is_finished() && !releasing.is_finished());
+            drop(short);
+            writing.join().unwrap().unwrap().expect("it still stands");
+            releasing.join().unwrap().expect("it stood until now");
+        });
+        let next = hold(directory.path(), OwnerId::random());
+        assert_eq!(next.value.bytes, "in time");
+    }
+}
