@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::mpsc;
 
 use super::trial::within;
-use super::{Inside, Subject};
+use super::{Inside, Subject, proc};
 use crate::{Client, Guard, Mode, OwnerId, Wait};
 
 const ADDRESS: &str = "TENURE_CONTRACT_HELPER";
@@ -84,9 +84,22 @@ impl Helper {
         self.child.wait().expect("one's own child can be waited for");
     }
 
-    /// Stops it in its tracks.
+    /// Stops it in its tracks. All of its threads stand still when this returns.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
+        while !self.stands_still() {
+            std::thread::yield_now();
+        }
+    }
+
+    fn stands_still(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        // A thread that has ended meanwhile stands still, too.
+        let stands_still = |state: Option<char>| matches!(state, None | Some('T' | 'Z' | 'X'));
+        tasks
+            .expect("one's own child has its threads there")
+            .flatten()
+            .all(|task| stands_still(proc::state(&task.path())))
     }
 
     /// Lets it go on.

@@ -6,6 +6,8 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use super::proc;
+
 /// A critical section.
 pub struct Inside {
     counter: PathBuf,
@@ -86,7 +88,5 @@ impl Inside {
 }
 
 fn is_dead(pid: u32) -> bool {
-    // `pid (name) state …`: the name may hold anything, so the state is what follows the last parenthesis.
-    std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .map_or(true, |stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])))
+    matches!(proc::state(Path::new(&format!("/proc/{pid}"))), None | Some('Z' | 'X'))
 }

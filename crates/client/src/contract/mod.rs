@@ -29,6 +29,7 @@
 
 mod helper;
 mod inside;
+mod proc;
 mod trial;
 
 pub mod belief;
