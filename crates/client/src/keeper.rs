@@ -36,7 +36,12 @@ impl Schedule {
 
     /// Takes up a hold that has begun.
     pub(crate) fn add(&self, hold: &Arc<Hold>) {
-        self.queue().all.insert(hold.id, hold.clone());
+        let mut queue = self.queue();
+        // It may have been lost already; whoever loses it from now on takes it out again.
+        if hold.is_held() {
+            queue.all.insert(hold.id, hold.clone());
+        }
+        drop(queue);
         self.put(hold);
     }
 

@@ -163,6 +163,7 @@ async fn a_moved_folder_is_not_taken_for_another_lock() {
     fs::copy(first.join("state"), second.join("state")).unwrap();
     let error = client.lock("second").try_acquire().await.unwrap_err();
     assert!(matches!(error, AcquireError::Engine(EngineError::Damaged { .. })), "{error}");
+    assert!(client.inspect("second").await.is_err());
 }
 
 #[tokio::test]

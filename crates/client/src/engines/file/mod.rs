@@ -220,10 +220,10 @@ impl FileEngine {
 
     fn look_at(name: LockName, folder: &Path, directory: &Path) -> Result<LockInfo, EngineError> {
         let mut info = LockInfo::free(name);
-        let state = match Resource::peek(folder) {
-            Ok(Some((_, state))) => state,
-            Ok(None) => return Ok(info),
-            Err(error) => return Err(state_failed(folder, error)),
+        let state = match Resource::peek(folder).map_err(|error| state_failed(folder, error))? {
+            Some((name, state)) if name == info.name.as_str() => state,
+            Some((other, _)) => return Err(state_failed(folder, StateError::of_another(&info.name, &other))),
+            None => return Ok(info),
         };
         let found = match member::find(folder) {
             // It was deleted while we looked.

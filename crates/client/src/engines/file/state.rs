@@ -52,6 +52,14 @@ pub(super) enum StateError {
     Damaged(String),
 }
 
+impl StateError {
+    pub(super) fn of_another(name: &LockName, found: &str) -> Self {
+        Self::Damaged(format!(
+            "the folder of `{name}` has the state of `{found}`: it was moved or copied there"
+        ))
+    }
+}
+
 impl State {
     /// The state of a resource that has none yet.
     pub(super) fn first(now: SystemTime) -> Self {
@@ -85,9 +93,7 @@ impl State {
     pub(super) fn read(file: &File, name: &LockName) -> Result<Self, StateError> {
         let (found, state) = Self::read_any(file)?;
         if found != name.as_str() {
-            let message =
-                format!("the folder of `{name}` has the state of `{found}`: it was moved or copied there");
-            return Err(StateError::Damaged(message));
+            return Err(StateError::of_another(name, &found));
         }
         Ok(state)
     }
