@@ -371,29 +371,28 @@ impl Engine for FileEngine {
 fn failed(path: &Path, error: io::Error) -> EngineError {
     let engine = "file";
     let path = path.display();
-    let refused = |advice: &str| (true, format!("{path}: {error}; {advice}"));
-    let (is_refusal, message) = match error.kind() {
-        _ if Errno::from_io_error(&error) == Some(Errno::LOOP) => refused(
-            "a symbolic link was put there, which is not followed: find out who did that, and remove it",
-        ),
-        io::ErrorKind::PermissionDenied => {
-            refused("make the directory writable for this user, or name another one as in file:/path")
+    let advice = match Errno::from_io_error(&error) {
+        Some(Errno::ACCESS | Errno::PERM) => {
+            "make the directory writable for this user, or name another one as in file:/path"
         }
-        io::ErrorKind::ReadOnlyFilesystem => {
-            refused("name a directory on a file system that is writable, as in file:/path")
+        Some(Errno::ROFS) => "name a directory on a file system that is writable, as in file:/path",
+        Some(Errno::NOSPC | Errno::DQUOT) => "free some space there",
+        Some(Errno::NOTDIR | Errno::EXIST) => "name a directory, as in file:/path",
+        Some(Errno::LOOP) => {
+            "a symbolic link was put there, which is not followed: find out by whom, and remove it"
         }
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => refused("free some space there"),
-        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
-            refused("name a directory, as in file:/path")
+        Some(Errno::MFILE | Errno::NFILE) => {
+            "every lock that is held or waited for keeps two files open: raise the limit (`ulimit -n`)"
         }
-        _ => (false, format!("{path}: {error}")),
+        _ => {
+            return EngineError::Unreachable {
+                engine,
+                message: format!("{path}: {error}"),
+                cause: Some(error.into()),
+            };
+        }
     };
-    let cause = Some(error.into());
-    if is_refusal {
-        EngineError::Refused { engine, message, cause }
-    } else {
-        EngineError::Unreachable { engine, message, cause }
-    }
+    EngineError::Refused { engine, message: format!("{path}: {error}; {advice}"), cause: Some(error.into()) }
 }
 
 fn state_failed(folder: &Path, error: StateError) -> EngineError {
@@ -407,5 +406,24 @@ fn state_failed(folder: &Path, error: StateError) -> EngineError {
                 folder.display()
             ),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_user_can_change_is_a_refusal_that_says_how() {
+        let text = |errno: Errno| match failed(Path::new("/locks"), errno.into()) {
+            EngineError::Refused { message, .. } => message,
+            other => panic!("{errno:?}: {other}"),
+        };
+        assert!(text(Errno::MFILE).contains("ulimit -n"));
+        assert!(text(Errno::ACCESS).contains("writable"));
+        assert!(text(Errno::ROFS).contains("writable"));
+        assert!(text(Errno::NOSPC).contains("space"));
+        assert!(text(Errno::LOOP).contains("link"));
+        assert!(matches!(failed(Path::new("/locks"), Errno::IO.into()), EngineError::Unreachable { .. }));
     }
 }

@@ -29,7 +29,7 @@ impl Resource {
     pub(super) fn open_lock(&self) -> io::Result<LockFile> {
         let open = || for_writing().create(true).open(self.lock_path());
         if std::fs::symlink_metadata(&self.folder).is_ok_and(|found| !found.is_dir()) {
-            return Err(io::Error::from(io::ErrorKind::NotADirectory));
+            return Err(Errno::NOTDIR.into());
         }
         let file = match open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
