@@ -6,22 +6,28 @@ use crate::step::{Outcome, Steps, cargo, run as run_program};
 pub(crate) const HELP: &str = "\
 Each engine beside the bare recipe that it stands on, measured in one run.
 
-Usage: cargo xtask bench [ENGINE…]
+Usage: cargo xtask bench [ENGINE…] [--rounds N] [--seconds S]
 
 Installs the servers that are missing, builds with all optimizations, and measures the engines that are
 named, or all of them. The figures are good for ratios within a run, not for comparing machines.
 
+Options:
+  --rounds N   rounds of each contender, interleaved [default: 5]
+  --seconds S  how long a round lasts [default: 3]
+
 Examples:
   cargo xtask bench
-  cargo xtask bench redis
+  cargo xtask bench file
+  cargo xtask bench file --rounds 3 --seconds 1
 ";
 
-pub(crate) fn run(engines: &[String]) -> Outcome {
+/// What the words mean is known to the benchmark program alone, and it complains for itself.
+pub(crate) fn run(words: &[String]) -> Outcome {
     let mut steps = Steps::default();
     steps.run("packages", "cargo xtask test --only packages", packages::ensure)?;
 
     let mut args = vec!["run", "--release", "--locked", "-p", "tenure-bench", "--"];
-    args.extend(engines.iter().map(String::as_str));
+    args.extend(words.iter().map(String::as_str));
     let alone = format!("cargo {}", args.join(" "));
     steps.run("bench", alone.trim_end_matches(" --"), || run_program(&mut cargo(&args)))
 }

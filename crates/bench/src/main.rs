@@ -7,25 +7,13 @@ mod engines;
 mod report;
 mod workload;
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-const HELP: &str = "\
-Measures engines beside the bare recipes that they stand on.
-
-Usage: cargo xtask bench [ENGINE…] [--rounds N] [--seconds S]
-
-Engines: file (all of them if none is named)
-
-Options:
-  --rounds N     rounds of each contender, interleaved [default: 5]
-  --seconds S    how long a round lasts [default: 3]
-
-Examples:
-  cargo xtask bench file
-  cargo xtask bench file --rounds 3 --seconds 1
-";
+/// `EX_USAGE` of sysexits.h: the command line was not understood.
+const EXIT_USAGE: u8 = 64;
 
 /// What is to be measured, and for how long.
 struct Plan {
@@ -34,7 +22,7 @@ struct Plan {
     round: Duration,
 }
 
-fn plan() -> Result<Option<Plan>> {
+fn plan() -> Result<Plan> {
     let mut plan = Plan { engines: Vec::new(), rounds: 5, round: Duration::from_secs(3) };
     let mut words = std::env::args().skip(1);
     let number = |option: &str, word: Option<String>| match word.as_deref().map(str::parse::<u32>) {
@@ -43,12 +31,11 @@ fn plan() -> Result<Option<Plan>> {
     };
     while let Some(word) = words.next() {
         match word.as_str() {
-            "--help" | "-h" => return Ok(None),
             "--rounds" => plan.rounds = number("--rounds", words.next())? as usize,
             "--seconds" => plan.round = Duration::from_secs(number("--seconds", words.next())?.into()),
             engine if engines::NAMES.contains(&engine) => plan.engines.push(word),
             _ => bail!(
-                "`{word}` is neither an engine ({}) nor an option: see --help",
+                "`{word}` is neither an engine ({}) nor an option: see `cargo xtask bench --help`",
                 engines::NAMES.join(", ")
             ),
         }
@@ -56,14 +43,24 @@ fn plan() -> Result<Option<Plan>> {
     if plan.engines.is_empty() {
         plan.engines = engines::NAMES.map(str::to_owned).to_vec();
     }
-    Ok(Some(plan))
+    Ok(plan)
 }
 
-fn main() -> Result<()> {
-    let Some(plan) = plan()? else {
-        print!("{HELP}");
-        return Ok(());
+fn main() -> ExitCode {
+    let (measured, failure) = match plan() {
+        Ok(plan) => (measure(&plan), ExitCode::FAILURE),
+        Err(error) => (Err(error), ExitCode::from(EXIT_USAGE)),
     };
+    match measured {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            failure
+        }
+    }
+}
+
+fn measure(plan: &Plan) -> Result<()> {
     report::machine();
     for engine in &plan.engines {
         let contenders = engines::start(engine)?;
