@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::{Inside, Subject, Trial};
+use super::{Helper, Inside, Subject, Trial};
 use crate::{Guard, Mode};
 
 /// Tasks of several clients increment a counter that only the lock protects.
@@ -20,7 +20,7 @@ pub async fn tasks_lose_no_increment<S: Subject>(trial: Trial<S>) {
         tasks.push(tokio::spawn(async move {
             for _ in 0..TIMES {
                 let guard = client.lock(&name).acquire().await.unwrap();
-                inside.increment().unwrap();
+                inside.increment(Duration::ZERO).unwrap();
                 guard.release().await.unwrap();
             }
         }));
@@ -43,7 +43,7 @@ pub async fn processes_lose_no_increment<S: Subject>(trial: Trial<S>) {
     }
     let folder = trial.files().display();
     for helper in &mut helpers {
-        helper.tell(&format!("increment {name} {folder} {}", S::INCREMENTS));
+        helper.tell(&format!("increment {name} {folder} {} 0", S::INCREMENTS));
     }
     for helper in &mut helpers {
         for done in 1..=S::INCREMENTS {
@@ -54,8 +54,8 @@ pub async fn processes_lose_no_increment<S: Subject>(trial: Trial<S>) {
     assert_eq!(Inside::new(trial.files()).count(), (S::PROCESSES * S::INCREMENTS) as u64);
 }
 
-/// Processes do the same, and one after the other of them is killed in the middle of it: what the others did is there, and never
-/// were two inside.
+/// Processes do the same, and every 100 ms the one that holds the lock is killed: what the others did is there, and never were two
+/// inside.
 pub async fn killed_processes_lose_only_their_own_work<S: Subject>(trial: Trial<S>) {
     if !trial.reaches_processes() {
         return;
@@ -66,17 +66,14 @@ pub async fn killed_processes_lose_only_their_own_work<S: Subject>(trial: Trial<
     for _ in 0..S::PROCESSES {
         survivors.push(trial.helper().await);
     }
+    // Each stays inside for so long that those who survive are not done before the others are killed, however fast the engine is.
+    let stay_ms = 300 / S::INCREMENTS + 1;
     for helper in &mut survivors {
-        helper.tell(&format!("increment {name} {folder} {}", S::INCREMENTS));
+        helper.tell(&format!("increment {name} {folder} {} {stay_ms}", S::INCREMENTS));
     }
     let (mut told, mut killed) = (0, 0);
     while survivors.len() > S::PROCESSES / 2 {
-        // Whoever holds it now, if that can be seen; else whoever is next.
-        let info = trial.client().inspect(&name).await.unwrap();
-        let holder = info.present_holders().find_map(|holder| holder.pid);
-        let victim = survivors.iter().position(|helper| Some(helper.pid()) == holder).unwrap_or(0);
-        let mut victim = survivors.swap_remove(victim);
-        victim.kill();
+        let mut victim = trial.soon("somebody holds it", kill_a_holder(&trial, &name, &mut survivors)).await;
         killed += 1;
         loop {
             match victim.answer().await.as_str() {
@@ -97,6 +94,25 @@ pub async fn killed_processes_lose_only_their_own_work<S: Subject>(trial: Trial<
     let count = Inside::new(trial.files()).count();
     // Each that was killed may have incremented once without having told so.
     assert!((told..=told + killed).contains(&count), "{count} increments, {told} told of, {killed} killed");
+}
+
+/// Kills one that surely holds the lock: it is stopped first, so that it cannot let go between the look and the kill.
+async fn kill_a_holder<S: Subject>(trial: &Trial<S>, name: &str, survivors: &mut Vec<Helper>) -> Helper {
+    let holder = async || {
+        let info = trial.client().inspect(name).await.unwrap();
+        info.present_holders().find_map(|holder| holder.pid)
+    };
+    loop {
+        let seen = holder().await;
+        let Some(at) = survivors.iter().position(|helper| Some(helper.pid()) == seen) else { continue };
+        survivors[at].stop();
+        if holder().await == seen {
+            let mut victim = survivors.swap_remove(at);
+            victim.kill();
+            return victim;
+        }
+        survivors[at].resume();
+    }
 }
 
 /// Names that look alike are different locks.

@@ -169,11 +169,12 @@ async fn obey(
             let guard = guards.remove(name).ok_or("the helper does not hold that")?;
             Ok(format!("{:?}", guard.release().await?))
         }
-        ["increment", name, folder, times] => {
+        ["increment", name, folder, times, stay_ms] => {
             let inside = Inside::new(folder.as_ref());
+            let stay = Duration::from_millis(stay_ms.parse()?);
             for done in 1..=times.parse::<usize>()? {
                 let guard = client.lock(name).mode(Mode::Ex).ttl(Duration::from_secs(20)).acquire().await?;
-                inside.increment()?;
+                inside.increment(stay)?;
                 // Told before the release, so that a killed one has at most one increment that nobody was told of.
                 println!("@done {done}");
                 guard.release().await?;

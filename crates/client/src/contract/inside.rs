@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::proc;
 
@@ -29,11 +30,11 @@ impl Inside {
     }
 
     /// Enters, increments in two steps that lose an increment if anybody else is inside too, and leaves; who was inside
-    /// beside, if anybody.
-    pub fn increment(&self) -> Result<(), String> {
+    /// beside, if anybody. Between the two steps it stays inside for that long.
+    pub fn increment(&self, stay: Duration) -> Result<(), String> {
         self.enter()?;
         let before = self.count();
-        std::thread::yield_now();
+        std::thread::sleep(stay);
         OpenOptions::new()
             .write(true)
             .create(true)
@@ -67,7 +68,7 @@ impl Inside {
             };
             // Killed before it wrote its pid, if it is empty: the parent counts those who were killed.
             let Ok(pid) = text.parse::<u32>() else {
-                std::thread::sleep(std::time::Duration::from_millis(10));
+                std::thread::sleep(Duration::from_millis(10));
                 continue;
             };
             if pid == std::process::id() {
@@ -77,7 +78,7 @@ impl Inside {
                 return std::fs::remove_file(&self.mark)
                     .map_err(|error| format!("somebody buried it before: {error}"));
             }
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(10));
         }
         if std::fs::read(&self.mark).is_ok_and(|text| text.is_empty()) {
             return std::fs::remove_file(&self.mark)

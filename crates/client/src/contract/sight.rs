@@ -16,6 +16,7 @@ pub async fn holders_and_waiters_are_seen<S: Subject>(trial: Trial<S>) {
     assert_eq!(holder.label.as_deref(), Some("the holder"));
     assert_eq!((holder.token, holder.presence), (guard.token(), Presence::Present));
     assert!(holder.since.is_some());
+    assert!(holder.pid == Some(std::process::id()) || !trial.reaches_processes(), "the process to look at");
     if trial.capabilities().visible_waiters {
         let waiting = tokio::spawn(other.lock(&name).label("the waiter").acquire());
         trial.waiters(&name, 1).await;
