@@ -1,15 +1,25 @@
-//! What is counted. One test in a process of its own, since a recorder is for the whole process.
+//! What is counted and what is logged. One test in a process of its own, since a recorder and a subscriber are for the whole process.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tenure::{Client, Wait};
+use tracing_subscriber::fmt::format::FmtSpan;
 
 #[tokio::test]
-async fn grants_waits_releases_and_losses_are_counted() {
+async fn grants_waits_releases_and_losses_are_counted_and_logged() {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     recorder.install().unwrap();
+    let log = Log::default();
+    let writer = log.clone();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+        .with_span_events(FmtSpan::CLOSE)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .init();
 
     let dir = tempfile::tempdir().unwrap();
     let client = Client::connect(&format!("file:{}", dir.path().display())).await.unwrap();
@@ -51,4 +61,25 @@ async fn grants_waits_releases_and_losses_are_counted() {
             "tenure_losses_total{engine=file,reason=max_hold} 1",
         ]
     );
+
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let line = |words: &[&str]| log.lines().any(|line| words.iter().all(|word| line.contains(word)));
+    assert!(line(&["tenure.acquire", "lock=job", "mode=EX", "close"]), "a span for each acquire:\n{log}");
+    assert!(line(&["WARN", "lock lost", "lock=job", "max_hold"]), "a warning for each loss:\n{log}");
+    assert!(line(&["DEBUG", "release", "lock=job", "released"]), "a line for each release:\n{log}");
+}
+
+/// Where the log goes.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }

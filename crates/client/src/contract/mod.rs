@@ -52,7 +52,7 @@ use std::time::Duration;
 
 pub use helper::{Helper, run_helper};
 pub use inside::Inside;
-pub use trial::{Trial, poll_times};
+pub use trial::{Trial, eventually, poll_times, within};
 
 use crate::Client;
 

@@ -86,13 +86,8 @@ impl<S: Subject> Trial<S> {
     }
 
     /// Waits until a condition holds, and fails if it does not within the subject's patience.
-    pub async fn eventually(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) {
-        let look = async {
-            while !holds().await {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        within(S::PATIENCE, what, look).await;
+    pub async fn eventually(&self, what: &str, holds: impl AsyncFnMut() -> bool) {
+        eventually(S::PATIENCE, what, holds).await;
     }
 
     /// Waits for a future, and fails if it is not ready within the subject's patience.
@@ -121,8 +116,18 @@ impl<S: Subject> Trial<S> {
     }
 }
 
+/// Waits until a condition holds, and fails if it does not within that time.
+pub async fn eventually(patience: Duration, what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let look = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    within(patience, what, look).await;
+}
+
 /// Waits for a future, and fails if it is not ready within that time.
-pub(super) async fn within<F: Future>(patience: Duration, what: &str, future: F) -> F::Output {
+pub async fn within<F: Future>(patience: Duration, what: &str, future: F) -> F::Output {
     let in_time = tokio::time::timeout(patience, future).await;
     in_time.unwrap_or_else(|_| panic!("not within {patience:?}: {what}"))
 }

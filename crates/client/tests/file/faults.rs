@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tenure::contract::{Helper, Subject};
+use tenure::contract::{Helper, Subject, eventually, within};
 use tenure::{AcquireError, Client, EngineError, Guard, LostReason, Presence, Release, Wait};
 use tenure_testkit::SmallDisk;
 
@@ -31,17 +31,11 @@ fn folder(directory: &Path) -> PathBuf {
 }
 
 async fn within_a_minute<F: Future>(what: &str, future: F) -> F::Output {
-    let in_time = tokio::time::timeout(Duration::from_mins(1), future).await;
-    in_time.unwrap_or_else(|_| panic!("not within a minute: {what}"))
+    within(Duration::from_mins(1), what, future).await
 }
 
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let wait = async {
-        while !holds().await {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    within_a_minute(what, wait).await;
+async fn until(what: &str, holds: impl AsyncFnMut() -> bool) {
+    eventually(Duration::from_mins(1), what, holds).await;
 }
 
 #[tokio::test]
@@ -293,4 +287,24 @@ async fn a_writer_that_waits_behind_a_joined_reader_is_in_no_readers_way() {
     }
     joined.release().await.unwrap();
     within_a_minute("the writer gets it", writer).await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn no_name_leads_out_of_the_directory_or_is_too_long_for_it() {
+    let place = tempfile::tempdir().unwrap();
+    let locks = place.path().join("locks");
+    let client = client(&locks).await;
+    let longest = "é".repeat(256);
+    assert_eq!(longest.len(), tenure::LockName::MAX_BYTES);
+    let mut guards = Vec::new();
+    for name in ["..", ".", "/", "../../escape", "/etc/passwd", "Job", "job", &longest] {
+        let guard = client.lock(name).ttl(LONG).try_acquire().await.unwrap();
+        guards.push(guard.unwrap_or_else(|| panic!("{name} meets another name")));
+    }
+    let listed: Vec<_> =
+        client.list("").await.unwrap().into_iter().map(|info| info.name.to_string()).collect();
+    assert_eq!(listed.len(), guards.len());
+    assert!(listed.contains(&longest) && listed.contains(&"..".to_owned()));
+    let beside: Vec<_> = fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(beside, [locks], "something was made outside of the directory");
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::clock::{Clock, ManualClock};
+use tenure::contract::eventually;
 use tenure::{
     AcquireError, Client, ConvertError, Ended, EngineError, Guard, GuardState, LostReason, Mode, Release,
     ReleaseError, Wait,
@@ -47,13 +48,8 @@ impl Still {
 }
 
 /// Waits until the client's thread has done what makes this true.
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let wait = async {
-        while !holds().await {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    assert!(tokio::time::timeout(Duration::from_mins(1), wait).await.is_ok(), "not within a minute: {what}");
+async fn until(what: &str, holds: impl AsyncFnMut() -> bool) {
+    eventually(Duration::from_mins(1), what, holds).await;
 }
 
 #[tokio::test]

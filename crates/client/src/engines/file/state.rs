@@ -43,6 +43,9 @@ pub(super) struct State {
     pub(super) value: Value,
 }
 
+/// A state, and whose it is.
+type Named = (String, State);
+
 /// Why there is no state to go by.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StateError {
@@ -91,16 +94,16 @@ impl State {
 
     /// Reads the newer slot.
     pub(super) fn read(file: &File, name: &LockName) -> Result<Self, StateError> {
-        let (found, state) = Self::read_any(file)?;
+        let (found, state) = Self::newer(read_slot(file, 0)?, read_slot(file, 1)?)?;
         if found != name.as_str() {
             return Err(StateError::of_another(name, &found));
         }
         Ok(state)
     }
 
-    /// Reads the newer slot, and the name in it.
-    fn read_any(file: &File) -> Result<(String, Self), StateError> {
-        match (read_slot(file, 0)?, read_slot(file, 1)?) {
+    /// The newer of two slots, and the name in it.
+    fn newer(first: Option<Named>, second: Option<Named>) -> Result<Named, StateError> {
+        match (first, second) {
             (Some(a), Some(b)) => Ok(if a.1.generation > b.1.generation { a } else { b }),
             (Some((name, mut only)), None) | (None, Some((name, mut only))) => {
                 // The other slot may have been the newer one: it held at most one grant more, and perhaps a value.
@@ -115,13 +118,15 @@ impl State {
     /// The same without the short lock, for those who only look: somebody may be writing a slot just now.
     pub(super) fn read_unlocked(file: &File) -> Result<(String, Self), StateError> {
         const LOOKS: usize = 5;
-        for _ in 1..LOOKS {
-            if let (Some(_), Some(_)) = (read_slot(file, 0)?, read_slot(file, 1)?) {
-                return Self::read_any(file);
+        let mut slots = (None, None);
+        for _ in 0..LOOKS {
+            slots = (read_slot(file, 0)?, read_slot(file, 1)?);
+            if slots.0.is_some() && slots.1.is_some() {
+                break;
             }
             std::thread::yield_now();
         }
-        Self::read_any(file)
+        Self::newer(slots.0, slots.1)
     }
 
     /// Writes what follows on `self`, and syncs it. Durable when it returns.
@@ -181,7 +186,7 @@ impl State {
 }
 
 /// One slot; nothing if it is damaged, or if the disk cannot read it.
-fn read_slot(file: &File, slot: u64) -> Result<Option<(String, State)>, StateError> {
+fn read_slot(file: &File, slot: u64) -> Result<Option<Named>, StateError> {
     let mut bytes = [0; SLOT];
     match file.read_exact_at(&mut bytes, slot * SLOT as u64) {
         Ok(()) => Ok(decode(&bytes)),
@@ -193,7 +198,7 @@ fn read_slot(file: &File, slot: u64) -> Result<Option<(String, State)>, StateErr
     }
 }
 
-fn decode(slot: &[u8]) -> Option<(String, State)> {
+fn decode(slot: &[u8]) -> Option<Named> {
     let u16_at = |at: usize| Some(usize::from(u16::from_le_bytes(slot.get(at..at + 2)?.try_into().ok()?)));
     let u64_at = |at: usize| Some(u64::from_le_bytes(slot.get(at..at + 8)?.try_into().ok()?));
     let crc = u32::from_le_bytes(slot.get(CRC_AT..SLOT)?.try_into().ok()?);
