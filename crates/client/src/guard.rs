@@ -218,26 +218,23 @@ impl Guard {
         };
         let operation = Operation::new(self.shared.thread.handle().clone(), cancel, converting, settle);
         let (result, _turn) = operation.await;
-        let converted = result.map(Some).or_else(|error| match error {
-            ConvertError::Lost(lost) => {
-                self.shared.lose(&self.hold, lost.reason);
-                Ok(None)
-            }
-            _ if self.shared.closing.is_cancelled() => Err(EngineError::Closed.into()),
-            error => Err(error),
-        });
-        let granted = match converted {
-            Ok(granted) => granted,
+        match result {
+            Ok(granted) => self.hold.end_conversion(Some(granted)).map_err(|reason| {
+                // The engine converted what had been lost, and perhaps released, before.
+                self.shared.release_in_background(self.hold.grant(), None);
+                self.lost_because(reason).into()
+            }),
             Err(error) => {
-                let stands = self.hold.end_conversion(None);
-                return Err(stands.err().map_or(error, |reason| self.lost_because(reason).into()));
+                if let ConvertError::Lost(lost) = &error {
+                    self.shared.lose(&self.hold, lost.reason);
+                }
+                match self.hold.end_conversion(None) {
+                    Err(reason) => Err(self.lost_because(reason).into()),
+                    Ok(()) if self.shared.closing.is_cancelled() => Err(EngineError::Closed.into()),
+                    Ok(()) => Err(error),
+                }
             }
-        };
-        self.hold.end_conversion(granted).map_err(|reason| {
-            // The engine may have converted what had been lost, and been released, before.
-            self.shared.release_in_background(self.hold.grant(), None);
-            self.lost_because(reason).into()
-        })
+        }
     }
 
     /// Conversions of one grant go one after the other.
