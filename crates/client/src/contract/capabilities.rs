@@ -1,9 +1,12 @@
 //! An engine does what it declares, refuses what it does not, and tells errors apart.
 
+use std::collections::BTreeSet;
+use std::future::{Future, poll_fn};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::{Subject, Trial};
-use crate::capabilities::{Breaking, Capability};
+use crate::capabilities::{Breaking, Capability, Waking};
 use crate::{AcquireError, Break, BreakError, ConvertError, EngineError, Mode, ValueError, Wait};
 
 /// Modes, conversion, values and breaking that are not declared answer `Unsupported`, at once and without harm.
@@ -98,6 +101,43 @@ pub async fn fair_is_first_come_first_served<S: Subject>(trial: Trial<S>) {
     for place in 0..WAITERS {
         assert_eq!(trial.soon("the next one is served", order.recv()).await, Some(place));
     }
+}
+
+/// Where one waiter is said to be woken, a release does not wake all of them.
+pub async fn a_release_wakes_one<S: Subject>(trial: Trial<S>) {
+    const WAITERS: usize = 30;
+    const RELEASES: usize = 5;
+    if trial.capabilities().waking != Waking::One {
+        return;
+    }
+    let name = trial.name("herd");
+    let mut held = trial.holder(&name).await;
+    let woken = Arc::new(Mutex::new(BTreeSet::new()));
+    let (send, mut granted) = tokio::sync::mpsc::unbounded_channel();
+    for waiter in 0..WAITERS {
+        let mut wait = Box::pin(trial.client().lock(&name).ttl(Trial::<S>::LONG).acquire());
+        let (woken, send) = (woken.clone(), send.clone());
+        tokio::spawn(async move {
+            let counted = poll_fn(|context| {
+                woken.lock().unwrap().insert(waiter);
+                wait.as_mut().poll(context)
+            });
+            // Nobody takes the last ones.
+            let _ = send.send(counted.await.unwrap());
+        });
+    }
+    trial.waiters(&name, WAITERS).await;
+    // The best of some releases: beside those who are woken there may be some whose turn it is to poll, as a backstop.
+    let mut fewest = WAITERS;
+    for _ in 0..RELEASES {
+        woken.lock().unwrap().clear();
+        held.release().await.unwrap();
+        held = trial.soon("the next one gets it", granted.recv()).await.expect("there are more who wait");
+        // That others are not woken is seen only by giving them the time to be.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        fewest = fewest.min(woken.lock().unwrap().len());
+    }
+    assert!(fewest <= WAITERS / 2, "at least {fewest} of {WAITERS} were woken at every release");
 }
 
 /// A busy lock, a wait that timed out and bad input are different errors.

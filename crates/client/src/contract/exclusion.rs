@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::{Helper, Inside, Subject, Trial};
-use crate::{Guard, Mode};
+use crate::{AcquireError, EngineError, Guard, Mode};
 
 /// Tasks of several clients increment a counter that only the lock protects.
 pub async fn tasks_lose_no_increment<S: Subject>(trial: Trial<S>) {
@@ -218,4 +218,21 @@ pub async fn a_shared_owner_keeps_strangers_out<S: Subject>(trial: Trial<S>) {
         trial.soon("all get their turns", task).await.unwrap();
     }
     trial.assert_nothing_left(&name).await;
+}
+
+/// Recipes of one engine on one name exclude each other, or refuse.
+pub async fn recipes_of_one_engine_exclude_each_other<S: Subject>(trial: Trial<S>) {
+    for (number, other) in trial.other_recipes().await.into_iter().enumerate() {
+        for (turn, (first, second)) in
+            [(trial.client(), &other), (&other, trial.client())].into_iter().enumerate()
+        {
+            let name = trial.name(format_args!("recipes-{number}-{turn}"));
+            let held = first.lock(&name).ttl(Trial::<S>::LONG).acquire().await.unwrap();
+            match second.lock(&name).try_acquire().await {
+                Ok(None) | Err(AcquireError::Engine(EngineError::Refused { .. })) => {}
+                answer => panic!("two recipes of one engine, and both hold: {answer:?}"),
+            }
+            held.release().await.unwrap();
+        }
+    }
 }

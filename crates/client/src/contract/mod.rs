@@ -74,6 +74,11 @@ pub trait Subject: Send + Sync + 'static {
     /// What [`connect`](Subject::connect) needs to reach it, also from another process.
     fn address(&self) -> String;
 
+    /// What [`connect`](Subject::connect) needs to use the same engine by other recipes, if it has any.
+    fn other_recipes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// A new client of the engine at that address.
     fn connect(address: &str) -> impl Future<Output = Client> + Send;
 }
@@ -110,14 +115,14 @@ macro_rules! contract_suite {
                 belief: check_fails_from_the_deadline_on, a_renewed_lock_outlives_its_ttl, max_hold_ends_it,
                     work_is_dropped_at_loss, a_stopped_process_does_not_believe_beyond_its_lease;
                 breaking: a_holder_that_is_asked_lets_go, a_forced_break_frees_at_once, a_free_lock_cannot_be_broken;
-                capabilities: what_is_not_declared_is_unsupported, a_weaker_engine_is_refused, fair_is_first_come_first_served,
+                capabilities: what_is_not_declared_is_unsupported, a_weaker_engine_is_refused, fair_is_first_come_first_served, a_release_wakes_one,
                     bad_input_is_told_from_a_busy_lock;
                 conversion: a_mode_goes_up_and_down, a_conversion_waits_for_others, a_dropped_conversion_restores_the_mode;
                 crash: a_killed_holder_frees_the_lock, a_killed_waiter_is_in_nobodys_way, tokens_rise_across_crashes;
                 deadlock: two_who_wait_for_each_other_are_told, no_deadlock_is_told_where_there_is_none;
                 exclusion: tasks_lose_no_increment, processes_lose_no_increment, killed_processes_lose_only_their_own_work,
                     two_names_are_two_locks, modes_stand_together_as_the_table_says, a_writer_waits_for_all_readers,
-                    a_shared_owner_keeps_strangers_out;
+                    a_shared_owner_keeps_strangers_out, recipes_of_one_engine_exclude_each_other;
                 leaks: a_dropped_acquire_leaves_nothing, a_dropped_wait_leaves_nothing, a_wait_dropped_at_the_grant_leaves_nothing,
                     a_timed_out_wait_leaves_nothing, a_dropped_release_releases, a_dropped_guard_releases;
                 reentrance: the_same_owner_reenters, another_owner_does_not, what_is_not_covered_is_refused,
@@ -125,7 +130,7 @@ macro_rules! contract_suite {
                     what_an_owner_dropped_is_not_in_its_own_way, a_wait_behind_a_joined_holder_ends;
                 release: a_late_release_cannot_free_the_next_holder, a_late_renewal_cannot_revive_a_grant,
                     the_same_request_twice_is_one_grant, closing_releases_everything, tokens_rise_from_grant_to_grant,
-                    an_expired_grant_touches_nothing;
+                    an_expired_grant_touches_nothing, a_lost_answer_can_be_undone;
                 runtime: a_dead_application_runtime_loses_no_lock, an_acquire_on_a_dying_runtime_leaves_nothing,
                     a_busy_runtime_loses_no_lock, the_blocking_api_does_the_same;
                 sets: all_or_nothing, opposite_orders_do_not_deadlock;

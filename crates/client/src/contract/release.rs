@@ -120,3 +120,20 @@ pub async fn an_expired_grant_touches_nothing<S: Subject>(trial: Trial<S>) {
     assert!(next.check().is_ok());
     assert!(trial.is_busy(&name).await, "the late release freed the next holder's lock");
 }
+
+/// A request whose answer was lost is undone by its id alone: whoever lost the answer does not know the token.
+pub async fn a_lost_answer_can_be_undone<S: Subject>(trial: Trial<S>) {
+    let name = trial.name("lost-answer");
+    let engine = trial.client().engine().clone();
+    let request = AcquireRequest::new(LockName::parse(&name).unwrap());
+    let _lost = engine.clone().acquire(request.clone()).await.unwrap();
+    engine.clone().release(request.granted(None)).await.unwrap();
+    trial.assert_nothing_left(&name).await;
+    // And if it was the request that was lost, there is nothing to undo, and nobody else's lock is touched.
+    let next = trial.holder(&name).await;
+    let never_sent = AcquireRequest::new(LockName::parse(&name).unwrap());
+    let undone = engine.release(never_sent.granted(None)).await;
+    assert!(matches!(undone, Err(ReleaseError::NotHeld(_))), "{undone:?}");
+    assert!(next.check().is_ok());
+    assert!(trial.is_busy(&name).await);
+}

@@ -43,6 +43,15 @@ impl<S: Subject> Trial<S> {
         S::connect(&self.subject.address()).await
     }
 
+    /// Clients of the same engine by its other recipes.
+    pub async fn other_recipes(&self) -> Vec<Client> {
+        let mut clients = Vec::new();
+        for address in self.subject.other_recipes() {
+            clients.push(S::connect(&address).await);
+        }
+        clients
+    }
+
     /// What the engine says that it can do.
     pub fn capabilities(&self) -> &Capabilities {
         self.client.capabilities()

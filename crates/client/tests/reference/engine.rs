@@ -1,7 +1,7 @@
 //! An engine that keeps everything in this process, written to be read and not to be fast: all six modes, first come first
 //! served, leases, conversion, values, deadlock detection. The suite is held to it, and it can be told to be wrong.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -47,6 +47,12 @@ pub(crate) enum Fault {
     CriesDeadlock,
     /// A conversion is granted whoever else holds.
     ConvertsOverOthers,
+    /// Release wants to know the token.
+    ReleasesByToken,
+    /// One is said to be woken, and all are.
+    HidesItsHerd,
+    /// Each recipe has its own table.
+    RecipesAreStrangers,
 }
 
 /// What the clients of one address share.
@@ -167,17 +173,25 @@ impl Table {
     /// The cycle that this request would close, if it would: who waits for whom, along the owners.
     fn cycle(&self, start: &Queued, name: &LockName) -> Option<Vec<CycleMember>> {
         let mut path = Vec::new();
-        self.search(name, start, start.member.owner, &mut path).then_some(path)
+        self.search(name, start, start.member.owner, &mut BTreeSet::new(), &mut path).then_some(path)
     }
 
-    fn search(&self, name: &LockName, queued: &Queued, goal: OwnerId, path: &mut Vec<CycleMember>) -> bool {
+    fn search(
+        &self,
+        name: &LockName,
+        queued: &Queued,
+        goal: OwnerId,
+        seen: &mut BTreeSet<GrantId>,
+        path: &mut Vec<CycleMember>,
+    ) -> bool {
         let resource = &self.resources[name];
         let place = resource
             .queue
             .iter()
             .position(|other| other.member.grant == queued.member.grant)
             .unwrap_or(resource.queue.len());
-        if path.iter().any(|member| member.member.grant == queued.member.grant) {
+        // What led nowhere once leads nowhere again: without this, a queue of thirty takes for ever.
+        if !seen.insert(queued.member.grant) {
             return false;
         }
         path.push(CycleMember { name: name.clone(), member: queued.member.clone(), place });
@@ -193,7 +207,7 @@ impl Table {
             }
             for (name, resource) in &self.resources {
                 for next in resource.queue.iter().filter(|next| next.member.owner == owner) {
-                    if self.search(name, next, goal, path) {
+                    if self.search(name, next, goal, seen, path) {
                         return true;
                     }
                 }
@@ -237,7 +251,7 @@ impl ReferenceEngine {
         capabilities.visible_waiters = true;
         capabilities.breaking = Breaking::Force;
         capabilities.expiry = Expiry::Lease;
-        capabilities.waking = Waking::All;
+        capabilities.waking = if store.fault == Fault::HidesItsHerd { Waking::One } else { Waking::All };
         capabilities.reach = Reach::Process;
         Arc::new(Self { store, clock: context.clock.clone(), capabilities })
     }
@@ -432,6 +446,9 @@ impl Engine for ReferenceEngine {
         Box::pin(async move {
             let mut table = self.serve(&grant.name)?;
             let resource = table.resources.get_mut(&grant.name).unwrap();
+            if self.store.fault == Fault::ReleasesByToken && grant.token.is_none() {
+                return Err(ReleaseError::NotHeld(LostReason::Forgotten));
+            }
             let before = resource.granted.len();
             resource
                 .granted

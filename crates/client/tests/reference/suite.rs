@@ -18,13 +18,23 @@ impl Subject for Right {
         self.0.clone()
     }
 
+    fn other_recipes(&self) -> Vec<String> {
+        vec![format!("{}?recipe=other", self.0)]
+    }
+
     async fn connect(address: &str) -> Client {
         client(address, Fault::None)
     }
 }
 
 fn client(address: &str, fault: Fault) -> Client {
-    let store = Store::at(address, fault);
+    // Its recipes differ in name alone, and share one table.
+    let table = if fault == Fault::RecipesAreStrangers {
+        address
+    } else {
+        address.split('?').next().unwrap_or(address)
+    };
+    let store = Store::at(table, fault);
     Client::with_engine(|context| Ok(ReferenceEngine::open(store, &context))).unwrap()
 }
 
@@ -47,6 +57,10 @@ macro_rules! caught {
 
                     fn address(&self) -> String {
                         self.0.clone()
+                    }
+
+                    fn other_recipes(&self) -> Vec<String> {
+                        vec![format!("{}?recipe=other", self.0)]
                     }
 
                     async fn connect(address: &str) -> Client {
@@ -75,5 +89,8 @@ caught! {
     a_waiter_that_stays_is_caught: KeepsWaiters by leaks::a_timed_out_wait_leaves_nothing;
     a_dropped_wait_that_goes_on_is_caught: IgnoresCancel by leaks::a_dropped_wait_leaves_nothing;
     a_deadlock_that_is_none_is_caught: CriesDeadlock by deadlock::no_deadlock_is_told_where_there_is_none;
+    a_release_that_needs_the_token_is_caught: ReleasesByToken by release::a_lost_answer_can_be_undone;
+    a_herd_that_is_hidden_is_caught: HidesItsHerd by capabilities::a_release_wakes_one;
+    recipes_that_do_not_exclude_each_other_are_caught: RecipesAreStrangers by exclusion::recipes_of_one_engine_exclude_each_other;
     a_conversion_over_others_is_caught: ConvertsOverOthers by conversion::a_conversion_waits_for_others;
 }
