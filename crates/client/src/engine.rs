@@ -13,6 +13,8 @@
 //!   others within that time limit.
 
 use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -70,6 +72,13 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
     /// Frees what this grant holds, and nothing else; a conversion of it that still waits ends with it. Once freed, or if it was not held, the same call answers
     /// [`ReleaseError::NotHeld`].
     fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>>;
+
+    /// Descriptors that, open in whatever process, keep the grant from being freed because this process died. Empty where it
+    /// does not hang on one.
+    fn anchors(&self, grant: &Grant) -> io::Result<Vec<OwnedFd>> {
+        let _ = grant;
+        Ok(Vec::new())
+    }
 
     /// Changes the grant's mode. With an error, the old mode stands.
     fn convert(self: Arc<Self>, conversion: Conversion) -> BoxFuture<'static, Result<Granted, ConvertError>> {

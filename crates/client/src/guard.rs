@@ -1,6 +1,7 @@
 //! The guard: what a holder has in its hands.
 
 use std::future::{Future, poll_fn};
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -131,7 +132,16 @@ impl Guard {
         }
     }
 
-    /// Tells how this guard's hold on the lock ended, without keeping it.
+    /// Descriptors that keep the grant standing, should this process die: for as long as any process has one of them open, the
+    /// engine does not free the lock on that account. For a program that must not let anybody in before its children are
+    /// gone. Empty where the lock does not hang on an open descriptor, as with a lease, which stands until it ends.
+    ///
+    /// They are closed on exec; a release frees the lock, whoever still has them.
+    pub fn anchors(&self) -> std::io::Result<Vec<OwnedFd>> {
+        self.engine().anchors(&self.hold.grant())
+    }
+
+    /// Tells how this guard's hold on the lock ended, and when its deadline moves, without keeping it.
     pub fn watch(&self) -> GuardWatch {
         self.hold.watch()
     }
@@ -260,12 +270,12 @@ impl Guard {
     /// # Cancellation safety
     /// May be dropped at any point: the release goes on, on the client's own thread.
     pub async fn release(mut self) -> Result<Release, ReleaseError> {
-        if let Err(lost) = self.check() {
-            return Ok(Release::AlreadyLost(lost.reason));
-        }
+        // Belief may have ended without anybody having looked.
+        let _ = self.check();
         self.let_go = true;
-        let (grant, releasing) = match self.shared.let_go(&self.hold) {
-            (LetGo::Last(grant), releasing) => (grant, releasing),
+        let (grant, releasing, lost) = match self.shared.let_go(&self.hold) {
+            (LetGo::Last(grant), releasing) => (grant, releasing, None),
+            (LetGo::Kept(grant, reason, releasing), _) => (grant, releasing, Some(reason)),
             (LetGo::StillHeld, _) => return Ok(Release::StillHeld),
             (LetGo::Lost(reason), _) => return Ok(Release::AlreadyLost(reason)),
         };
@@ -283,8 +293,8 @@ impl Guard {
         let (result, releasing) = operation.await;
         telemetry::released(&**self.engine(), &grant, &result);
         match result {
-            Ok(()) => Ok(Release::Released),
-            Err(ReleaseError::NotHeld(reason)) => Ok(Release::AlreadyLost(reason)),
+            Ok(()) => Ok(lost.map_or(Release::Released, Release::AlreadyLost)),
+            Err(ReleaseError::NotHeld(reason)) => Ok(Release::AlreadyLost(lost.unwrap_or(reason))),
             Err(error) => {
                 self.shared.release_in_background(grant, releasing);
                 Err(error)
@@ -299,10 +309,14 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !self.let_go
-            && let (LetGo::Last(grant), releasing) = self.shared.let_go(&self.hold)
-        {
-            self.shared.release_in_background(grant, releasing);
+        if self.let_go {
+            return;
+        }
+        match self.shared.let_go(&self.hold) {
+            (LetGo::Last(grant), releasing) | (LetGo::Kept(grant, _, releasing), _) => {
+                self.shared.release_in_background(grant, releasing);
+            }
+            (LetGo::StillHeld | LetGo::Lost(_), _) => {}
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::ids::{GrantId, OwnerId};
 use crate::lease::{Term, Ttl};
 use crate::mode::Mode;
 use crate::name::LockName;
+use crate::owner::Releasing;
 use crate::renewal::{Begun, Renewal};
 use crate::token::FencingToken;
 use crate::value::Value;
@@ -32,6 +33,18 @@ pub enum GuardState {
     },
     /// The lock is no longer held.
     Lost(LostReason),
+}
+
+/// What becomes of a lock that is lost while the engine still has it: an operator broke it, `max_hold` is over, or the client
+/// cannot confirm it in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum WhenLost {
+    /// The client releases it at once, whatever the holder does.
+    #[default]
+    Release,
+    /// It is released when its last guard is released or dropped, or when its lease ends: for a holder that must stop
+    /// something before anybody else may begin.
+    Keep,
 }
 
 /// How a guard's hold on a lock ended.
@@ -54,8 +67,11 @@ pub(crate) struct Hold {
     pub(crate) conversion_gate: Arc<tokio::sync::Mutex<()>>,
     ttl: Ttl,
     renews: bool,
+    when_lost: WhenLost,
     belief: Mutex<Belief>,
     ended: watch::Sender<Option<Ended>>,
+    /// When belief ends if nothing more is heard: for those who watch it.
+    deadline: watch::Sender<Option<BootTime>>,
 }
 
 #[derive(Debug)]
@@ -72,7 +88,12 @@ struct Belief {
     renewal: Renewal,
     /// Under which instant the schedule has it.
     scheduled: Option<BootTime>,
+    /// It is lost, and is to be released with its last guard.
+    kept: Option<Kept>,
 }
+
+/// What says, to the same owner, that a lost grant is not yet released.
+type Kept = Option<Releasing>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -103,6 +124,20 @@ pub(crate) enum LetGo {
     StillHeld,
     /// It had been lost before.
     Lost(LostReason),
+    /// It had been lost before, and this was the last guard that kept it from being released.
+    Kept(Grant, LostReason, Option<Releasing>),
+}
+
+/// A grant of which belief has ended.
+pub(crate) struct LostGrant {
+    pub(crate) grant: Grant,
+    pub(crate) release: ReleaseLost,
+}
+
+/// When a lost grant is released.
+pub(crate) enum ReleaseLost {
+    Now(Option<Releasing>),
+    WithItsLastGuard,
 }
 
 /// A grant that arrived cannot be believed in: its deadline had passed, or the engine had already said that it is lost.
@@ -125,6 +160,7 @@ impl Hold {
         mode: Mode,
         ttl: Ttl,
         renews: bool,
+        when_lost: WhenLost,
     ) -> Self {
         let belief = Belief {
             phase: Phase::Pending,
@@ -137,6 +173,7 @@ impl Hold {
             max_hold_ends: None,
             renewal: Renewal::off(),
             scheduled: None,
+            kept: None,
         };
         Self {
             id: GrantId::random(),
@@ -146,8 +183,10 @@ impl Hold {
             conversion_gate: Arc::default(),
             ttl,
             renews,
+            when_lost,
             belief: Mutex::new(belief),
             ended: watch::Sender::new(None),
+            deadline: watch::Sender::new(None),
         }
     }
 
@@ -194,7 +233,13 @@ impl Hold {
         belief.value = granted.value;
         belief.guards = 1;
         belief.phase = Phase::Held { in_jeopardy: false };
+        self.show_deadline(&belief);
         Ok(())
+    }
+
+    fn show_deadline(&self, belief: &Belief) {
+        let ends = belief.ends().map(|(at, _)| at);
+        self.deadline.send_if_modified(|shown| std::mem::replace(shown, ends) != ends);
     }
 
     /// From now on it may be held for this long at most. The earliest such limit counts.
@@ -202,6 +247,7 @@ impl Hold {
         let mut belief = self.belief();
         belief.max_hold_ends =
             [belief.max_hold_ends, longest.map(|longest| now + longest)].into_iter().flatten().min();
+        self.show_deadline(&belief);
     }
 
     /// One more guard for the same grant, if it stands; the mode that is held, if that does not cover `mode`.
@@ -223,9 +269,13 @@ impl Hold {
     pub(crate) fn let_go(&self) -> LetGo {
         let mut belief = self.belief();
         belief.guards = belief.guards.saturating_sub(1);
+        let is_last = belief.guards == 0;
         match belief.phase {
-            Phase::Ended(Ended::Lost(reason)) => LetGo::Lost(reason),
-            Phase::Held { .. } if belief.guards > 0 => LetGo::StillHeld,
+            Phase::Ended(Ended::Lost(reason)) => match belief.kept.take_if(|_| is_last) {
+                Some(releasing) => LetGo::Kept(self.grant_of(&belief), reason, releasing),
+                None => LetGo::Lost(reason),
+            },
+            Phase::Held { .. } if !is_last => LetGo::StillHeld,
             Phase::Held { .. } => {
                 self.end(&mut belief, Ended::Released);
                 LetGo::Last(self.grant_of(&belief))
@@ -236,16 +286,25 @@ impl Hold {
         }
     }
 
-    /// Ends belief. The grant, if there is one to be released; nothing if belief had ended already.
-    pub(crate) fn lose(&self, reason: LostReason) -> Option<Grant> {
+    /// Ends belief. The grant, if there is one; nothing if belief had ended already.
+    pub(crate) fn lose(&self, reason: LostReason, releasing: Option<Releasing>) -> Option<LostGrant> {
         let mut belief = self.belief();
         let grant = match belief.phase {
             Phase::Pending => None,
             Phase::Held { .. } => Some(self.grant_of(&belief)),
+            // `releasing` is dropped after the belief's lock.
             Phase::Ended(_) => return None,
         };
         self.end(&mut belief, Ended::Lost(reason));
-        grant
+        // A client that is closed keeps nothing.
+        let keep = self.when_lost == WhenLost::Keep && reason != LostReason::Closed;
+        let release = if keep && grant.is_some() {
+            belief.kept = Some(releasing);
+            ReleaseLost::WithItsLastGuard
+        } else {
+            ReleaseLost::Now(releasing)
+        };
+        grant.map(|grant| LostGrant { grant, release })
     }
 
     fn end(&self, belief: &mut Belief, how: Ended) {
@@ -301,6 +360,7 @@ impl Hold {
                 belief.lease_ends = belief.lease_ends.max(term.deadline());
                 belief.renewal.succeeded(*term, now);
                 belief.phase = Phase::Held { in_jeopardy: false };
+                self.show_deadline(&belief);
                 None
             }
             Err(RenewError::Lost(reason)) => Some(*reason),
@@ -345,6 +405,7 @@ impl Hold {
             belief.token = granted.token;
             if self.renews {
                 belief.lease_ends = belief.lease_ends.max(granted.term.deadline());
+                self.show_deadline(&belief);
             }
         }
         Ok(())
@@ -405,7 +466,7 @@ impl Hold {
     }
 
     pub(crate) fn watch(&self) -> GuardWatch {
-        GuardWatch { ended: self.ended.subscribe() }
+        GuardWatch { ended: self.ended.subscribe(), deadline: self.deadline.subscribe() }
     }
 }
 
@@ -449,6 +510,7 @@ impl std::fmt::Debug for Hold {
 #[derive(Clone, Debug)]
 pub struct GuardWatch {
     ended: watch::Receiver<Option<Ended>>,
+    deadline: watch::Receiver<Option<BootTime>>,
 }
 
 impl GuardWatch {
@@ -461,6 +523,21 @@ impl GuardWatch {
             Ok(ended) => ended.unwrap_or(Ended::Released),
             // The last guard is gone, and with it what could have been lost.
             Err(_) => Ended::Released,
+        }
+    }
+
+    /// The instant at which belief ends unless the lease is renewed before, as it was when this was last looked at.
+    pub fn deadline(&mut self) -> Option<BootTime> {
+        *self.deadline.borrow_and_update()
+    }
+
+    /// Resolves when the deadline is another than [`deadline`](Self::deadline) said; never, once the lock is released.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point.
+    pub async fn moved(&mut self) {
+        if self.deadline.changed().await.is_err() {
+            std::future::pending::<()>().await;
         }
     }
 }

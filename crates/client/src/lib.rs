@@ -61,7 +61,7 @@ pub use error::{
     LostReason, ReleaseError, ValueError,
 };
 pub use guard::{Guard, Release};
-pub use hold::{Ended, GuardState, GuardWatch};
+pub use hold::{Ended, GuardState, GuardWatch, WhenLost};
 pub use ids::{GrantId, IdError, OwnerId};
 pub use info::{LockInfo, Member, Presence};
 pub use lease::{Term, Ttl, TtlError};

@@ -12,7 +12,7 @@ use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Granted, LossNotice, WaitUntil};
 use crate::error::{AcquireError, EngineError};
 use crate::guard::Guard;
-use crate::hold::{Hold, Unusable};
+use crate::hold::{Hold, Unusable, WhenLost};
 use crate::ids::OwnerId;
 use crate::lease::Ttl;
 use crate::mode::Mode;
@@ -53,6 +53,7 @@ pub(crate) struct Options {
     pub(crate) wait: Wait,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) label: Option<Arc<str>>,
+    pub(crate) when_lost: WhenLost,
     pub(crate) required: Vec<Capability>,
 }
 
@@ -65,6 +66,7 @@ impl Default for Options {
             wait: Wait::Forever,
             max_hold: None,
             label: None,
+            when_lost: WhenLost::default(),
             required: Vec::new(),
         }
     }
@@ -114,6 +116,12 @@ macro_rules! request_options {
             /// What the holder calls itself, for [`Client::inspect`](crate::Client::inspect) and for the text of a deadlock.
             pub fn label(mut self, label: impl AsRef<str>) -> Self {
                 self.options().label = Some(label.as_ref().into());
+                self
+            }
+
+            /// What becomes of it if it is lost while the engine still has it: released at once, if nothing is said.
+            pub fn when_lost(mut self, when_lost: $crate::WhenLost) -> Self {
+                self.options().when_lost = when_lost;
                 self
             }
 
@@ -297,9 +305,10 @@ impl Acquire {
 
     /// One request to the engine, which is finished even if this future is dropped.
     async fn ask_once(&self, owner: OwnerId) -> Result<(Arc<Hold>, Granted), AcquireError> {
-        let Options { mode, renew, ref label, .. } = self.options;
+        let Options { mode, renew, ref label, when_lost, .. } = self.options;
         let reenters = self.owner.is_some();
-        let hold = Arc::new(Hold::pending(self.name.clone(), owner, reenters, mode, self.ttl, renew));
+        let hold = Hold::pending(self.name.clone(), owner, reenters, mode, self.ttl, renew, when_lost);
+        let hold = Arc::new(hold);
         let cancel = self.shared.closing.child_token();
         let request = AcquireRequest {
             grant: hold.id,

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::engine::{Engine, Grant};
 use crate::error::{EngineError, LostReason, ReleaseError, RenewError};
-use crate::hold::{Hold, LetGo};
+use crate::hold::{Hold, LetGo, ReleaseLost};
 use crate::keeper::Schedule;
 use crate::operation::Operation;
 use crate::owner::{Reentry, Releasing};
@@ -48,14 +48,16 @@ impl Shared {
         shared
     }
 
-    /// Ends belief in a hold, tells its guards, and frees what the engine may still keep for it.
+    /// Ends belief in a hold, tells its guards, and frees what the engine may still keep for it, unless that is to wait for the guards.
     pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LostReason) {
         // Before belief ends: whoever finds that it has must also find that a release is under way.
         let releasing = self.reentry.releasing(hold);
-        let Some(grant) = hold.lose(reason) else { return };
-        telemetry::lost(&*self.engine, &grant, reason);
+        let Some(lost) = hold.lose(reason, releasing) else { return };
+        telemetry::lost(&*self.engine, &lost.grant, reason);
         self.forget(hold);
-        self.release_in_background(grant, releasing);
+        if let ReleaseLost::Now(releasing) = lost.release {
+            self.release_in_background(lost.grant, releasing);
+        }
     }
 
     /// Ends one guard's part in a hold; with what says that a release is under way, if it was the last.

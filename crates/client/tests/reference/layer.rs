@@ -7,7 +7,7 @@ use tenure::clock::{Clock, ManualClock};
 use tenure::contract::eventually;
 use tenure::{
     AcquireError, Client, ConvertError, Ended, EngineError, Guard, GuardState, LostReason, Mode, Release,
-    ReleaseError, Wait,
+    ReleaseError, Wait, WhenLost,
 };
 
 use crate::engine::{Fault, ReferenceEngine, Store};
@@ -348,4 +348,62 @@ async fn closing_waits_for_releases_that_others_await() {
     let _ = futures_util::poll!(&mut close);
     drop(futures_util::poll!(&mut release));
     close.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lock_that_is_to_be_kept_when_lost_is_released_with_its_last_guard() {
+    let still = Still::new();
+    let owner = still.client.owner();
+    let request = owner.lock("a").ttl(TTL).max_hold(TTL / 2).when_lost(WhenLost::Keep);
+    let (first, second) = (request.clone().acquire().await.unwrap(), request.acquire().await.unwrap());
+    still.clock.advance(TTL / 2);
+    assert_eq!(first.lost().await, LostReason::MaxHold);
+    assert_eq!(first.release().await.unwrap(), Release::AlreadyLost(LostReason::MaxHold));
+    assert!(!still.is_free("a").await, "the other guard stands for what must be stopped first");
+    assert_eq!(second.release().await.unwrap(), Release::AlreadyLost(LostReason::MaxHold));
+    assert!(still.is_free("a").await, "a release that says so has been made");
+
+    let third = still.client.lock("a").max_hold(TTL / 2).when_lost(WhenLost::Keep).acquire().await.unwrap();
+    still.clock.advance(TTL / 2);
+    assert!(third.check().is_err());
+    assert!(!still.is_free("a").await);
+    drop(third);
+    until("a dropped guard releases", async || still.is_free("a").await).await;
+}
+
+#[tokio::test]
+async fn an_owner_does_not_meet_what_it_lost_and_keeps() {
+    let still = Still::new();
+    let owner = still.client.owner();
+    let lost = owner.lock("a").max_hold(TTL / 2).when_lost(WhenLost::Keep).acquire().await.unwrap();
+    still.clock.advance(TTL / 2);
+    assert!(lost.check().is_err());
+    assert!(owner.lock("a").try_acquire().await.unwrap().is_none(), "the engine still has the first grant");
+    let token = lost.token();
+    lost.release().await.unwrap();
+    assert!(owner.lock("a").acquire().await.unwrap().token() > token);
+}
+
+#[tokio::test]
+async fn a_client_that_is_closed_keeps_no_lost_lock() {
+    let still = Still::new();
+    let other = Still::connect(&still.clock, &still.store);
+    let guard = other.lock("a").when_lost(WhenLost::Keep).acquire().await.unwrap();
+    other.close().await.unwrap();
+    assert!(still.is_free("a").await);
+    assert_eq!(guard.state(), GuardState::Lost(LostReason::Closed));
+}
+
+#[tokio::test]
+async fn a_watch_tells_when_the_deadline_moves() {
+    let still = Still::new();
+    let guard = still.hold("a").await;
+    let mut watch = guard.watch();
+    assert_eq!(watch.deadline(), guard.deadline());
+    assert!(guard.deadline().is_some());
+    let first = watch.deadline();
+    still.clock.advance(TTL / 3);
+    watch.moved().await;
+    assert!(watch.deadline() > first);
+    assert_eq!(watch.deadline(), guard.deadline());
 }

@@ -1,6 +1,7 @@
 //! One request's attempts at a lock, and what is held when one of them succeeds. All of this may wait for the disk.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -295,6 +296,14 @@ impl Held {
 
     fn files(&self) -> MutexGuard<'_, Option<Files>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What keeps it held: the flocks of these two are the kernel's until their last copy is closed.
+    pub(super) fn anchors(&self) -> io::Result<Vec<OwnedFd>> {
+        match &*self.files() {
+            Some(files) => Ok(vec![files.lock.anchor()?, files.member.anchor()?]),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// Whether it still stands, and why not.

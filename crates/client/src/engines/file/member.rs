@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -112,6 +113,10 @@ impl MemberFile {
             io::ErrorKind::TimedOut,
             "somebody removes or locks every file that is made there",
         ))
+    }
+
+    pub(super) fn anchor(&self) -> io::Result<OwnedFd> {
+        Ok(self.file.try_clone()?.into())
     }
 
     /// Whether it still has its name: it has not, if somebody deleted it.

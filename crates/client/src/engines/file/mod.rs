@@ -20,6 +20,7 @@ mod watch;
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -283,6 +284,10 @@ impl Engine for FileEngine {
                 Err(reason) => Err(ReleaseError::NotHeld(reason)),
             }
         })
+    }
+
+    fn anchors(&self, grant: &Grant) -> io::Result<Vec<OwnedFd>> {
+        self.held().get(&grant.id).map_or_else(|| Ok(Vec::new()), |held| held.anchors())
     }
 
     fn set_value(self: Arc<Self>, grant: Grant, bytes: Bytes) -> BoxFuture<'static, Result<(), ValueError>> {

@@ -2,6 +2,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -171,6 +172,10 @@ impl LockFile {
     pub(super) fn unlock(&mut self) -> io::Result<()> {
         self.locked = false;
         Ok(rustix::fs::flock(&self.file, FlockOperation::Unlock)?)
+    }
+
+    pub(super) fn anchor(&self) -> io::Result<OwnedFd> {
+        Ok(self.file.try_clone()?.into())
     }
 
     /// Writes down that the grant with this token ended well. Not synced: if it is lost, the value counts as in doubt.
