@@ -23,6 +23,9 @@ pub struct Capabilities {
     pub conversion: bool,
     /// Whether a value stays with the resource.
     pub value: bool,
+    /// Whether it remembers, by its own clock, when what a lock protects was last started: for
+    /// [`once_per`](crate::Client::once_per).
+    pub remembers: bool,
     /// Whether every grant has a fencing token.
     pub fencing: bool,
     /// Whether waiters are served first come, first served.
@@ -52,6 +55,7 @@ impl Capabilities {
             modes: ModeSet::of(&[Mode::Ex]),
             conversion: false,
             value: false,
+            remembers: false,
             fencing: false,
             fair: false,
             deadlock_detection: false,
@@ -70,6 +74,7 @@ impl Capabilities {
             Capability::Mode(mode) => self.modes.contains(mode),
             Capability::Conversion => self.conversion,
             Capability::Value => self.value,
+            Capability::Remember => self.remembers,
             Capability::Fencing => self.fencing,
             Capability::Fair => self.fair,
             Capability::DeadlockDetection => self.deadlock_detection,
@@ -146,6 +151,8 @@ pub enum Capability {
     Conversion,
     /// A value stays with the resource.
     Value,
+    /// The last start of what a lock protects is remembered, by the engine's clock.
+    Remember,
     /// Every grant has a fencing token.
     Fencing,
     /// First come, first served.
@@ -168,6 +175,7 @@ impl fmt::Display for Capability {
             Self::Mode(mode) => write!(f, "mode {mode}"),
             Self::Conversion => f.write_str("conversion of a held lock"),
             Self::Value => f.write_str("a value that stays with the lock"),
+            Self::Remember => f.write_str("a memory of the last start, which once_per needs"),
             Self::Fencing => f.write_str("fencing tokens"),
             Self::Fair => f.write_str("first come, first served"),
             Self::DeadlockDetection => f.write_str("deadlock detection"),

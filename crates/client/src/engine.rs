@@ -16,16 +16,18 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use crate::capabilities::{Breaking, Capabilities};
+use crate::capabilities::{Breaking, Capabilities, Capability};
 use crate::clock::{BootTime, Clock, SystemClock};
 use crate::error::{
-    AcquireError, BreakError, ConvertError, InspectError, LostReason, ReleaseError, RenewError, ValueError,
+    AcquireError, BreakError, ConvertError, InspectError, LostReason, ReleaseError, RememberError,
+    RenewError, ValueError,
 };
 use crate::hold::Hold;
 use crate::ids::{GrantId, OwnerId};
@@ -91,6 +93,33 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
     fn set_value(self: Arc<Self>, grant: Grant, bytes: Bytes) -> BoxFuture<'static, Result<(), ValueError>> {
         let _ = (grant, bytes);
         let error = self.capabilities().unsupported("a value that stays with the lock");
+        Box::pin(async { Err(error.into()) })
+    }
+
+    /// Notes down, by the engine's own clock, that what the grant protects was started `start.ago` before now; durable when it
+    /// answers. Only while the grant stands. If a start within `start.window`, or a later one than this, is noted
+    /// already, it changes nothing and says so: of two that come together through one owner, one is `Already`.
+    ///
+    /// Each call is a start of its own, also by the same grant. An engine that sends it again after a lost answer must tell its
+    /// own note from another's, or answer with an error. It may forget a start when its window has passed.
+    fn remember(
+        self: Arc<Self>,
+        grant: Grant,
+        start: Start,
+    ) -> BoxFuture<'static, Result<Remembered, RememberError>> {
+        let _ = (grant, start);
+        let error = self.capabilities().unsupported(Capability::Remember.to_string());
+        Box::pin(async { Err(error.into()) })
+    }
+
+    /// How long ago, by the engine's own clock, the last start was that it remembers, if that is less than `window`.
+    fn recall(
+        self: Arc<Self>,
+        name: LockName,
+        window: Duration,
+    ) -> BoxFuture<'static, Result<Option<Duration>, InspectError>> {
+        let _ = (name, window);
+        let error = self.capabilities().unsupported(Capability::Remember.to_string());
         Box::pin(async { Err(error.into()) })
     }
 
@@ -200,7 +229,7 @@ pub enum WaitUntil {
         /// The instant.
         at: BootTime,
         /// The time that the caller gave, for the error's text.
-        waited: std::time::Duration,
+        waited: Duration,
     },
     /// Without a limit.
     Forever,
@@ -296,6 +325,35 @@ impl Conversion {
             WaitUntil::Forever => ConvertError::Engine(crate::error::EngineError::Closed),
         }
     }
+}
+
+/// A start that an engine is asked to remember.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Start {
+    /// How long before now it was: a length of time, since the clocks of callers are nobody's measure.
+    pub ago: Duration,
+    /// For how long after it no other is to follow.
+    pub window: Duration,
+}
+
+impl Start {
+    /// A start that was so long ago, and after which no other is to follow for the window.
+    pub const fn new(ago: Duration, window: Duration) -> Self {
+        Self { ago, window }
+    }
+}
+
+/// What became of a start that was to be remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remembered {
+    /// It is noted down, durably.
+    Recorded,
+    /// Another stands in its way, and nothing was changed.
+    Already {
+        /// How long ago that was.
+        ago: Duration,
+    },
 }
 
 /// How an operator breaks a lock.

@@ -287,6 +287,89 @@ pub enum ValueError {
     Engine(#[from] EngineError),
 }
 
+/// Why an engine did not remember a start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RememberError {
+    /// The lock is no longer held: nothing was remembered.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// The engine failed, and may or may not remember it; or it remembers no starts.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// Why a job that is to run once in a period neither ran nor was found to have run, or why its end was not taken in.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OncePerError {
+    /// The period leaves no time at all.
+    #[error(
+        "the period of `{name}` must be longer than zero: give the time between two starts, such as a minute"
+    )]
+    Period {
+        /// The resource.
+        name: LockName,
+    },
+    /// The spread takes up the whole period.
+    #[error(
+        "the spread of `{name}` must be shorter than its period of {period:?}, and is {spread:?}: give by how much the starts of one turn may lie apart"
+    )]
+    Spread {
+        /// The resource.
+        name: LockName,
+        /// The period.
+        period: Duration,
+        /// The spread.
+        spread: Duration,
+    },
+    /// In this mode several would run at once.
+    #[error(
+        "a job that runs once in a period holds `{name}` in mode EX or PW, and this one asks for {asked}: leave the mode out"
+    )]
+    Mode {
+        /// The resource.
+        name: LockName,
+        /// The mode that was asked for.
+        asked: Mode,
+    },
+    /// The lock was not got, and no start is recorded: nothing was run.
+    #[error(transparent)]
+    Acquire(#[from] AcquireError),
+    /// The lock was lost. From `begin`: nothing was run, nor recorded. From `succeeded`: the run is not recorded, and somebody
+    /// else may have begun another.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// The engine failed while the start was recorded. Nothing was run.
+    #[error(
+        "nothing was run, and whether the start of `{name}` is recorded is not known: {error}; if it is, the next run is one period later"
+    )]
+    StartInDoubt {
+        /// The resource.
+        name: LockName,
+        /// What the engine said.
+        #[source]
+        error: EngineError,
+    },
+    /// The engine failed while the start of a run that succeeded was recorded.
+    #[error(
+        "`{name}` was run, and whether that is recorded is not known: {error}; if it is not, it is run again"
+    )]
+    SuccessInDoubt {
+        /// The resource.
+        name: LockName,
+        /// What the engine said.
+        #[source]
+        error: EngineError,
+    },
+    /// What is to be recorded is; the release is not confirmed.
+    #[error(transparent)]
+    Release(#[from] ReleaseError),
+    /// The engine failed, or remembers no starts. Nothing was run, nor recorded.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
 /// Why nothing can be seen of a lock.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -347,4 +430,14 @@ macro_rules! unsupported_into {
         }
     )*};
 }
-unsupported_into!(AcquireError, ConvertError, ValueError, InspectError, BreakError, RenewError, ReleaseError);
+unsupported_into!(
+    AcquireError,
+    ConvertError,
+    ValueError,
+    RememberError,
+    OncePerError,
+    InspectError,
+    BreakError,
+    RenewError,
+    ReleaseError
+);
