@@ -69,7 +69,8 @@ pub trait Clock: Send + Sync + fmt::Debug + 'static {
     /// Now, for deadlines.
     fn now(&self) -> BootTime;
 
-    /// The date, for people to read. Nothing is ever decided by it.
+    /// The date. People read it; and after a reboot, a start that `file:` remembers is measured by it. Nothing else is
+    /// decided by it.
     fn wall(&self) -> SystemTime;
 
     /// Resolves at that instant or later.

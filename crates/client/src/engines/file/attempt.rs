@@ -1,5 +1,6 @@
 //! One request's attempts at a lock, and what is held when one of them succeeds. All of this may wait for the disk.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -9,12 +10,13 @@ use std::time::SystemTime;
 use bytes::Bytes;
 
 use super::member::{self, Holders, MemberFile, Record, Role, Ticket};
+use super::moment::HostClock;
 use super::resource::{LockFile, Resource, ShortLock};
-use super::state::StateError;
+use super::state::{State, StateError};
 use super::watch::Subscription;
 use super::{failed, state_failed};
 use crate::clock::Clock;
-use crate::engine::{AcquireRequest, Granted, LossNotice};
+use crate::engine::{AcquireRequest, Granted, LossNotice, Remembered, Start};
 use crate::error::{AcquireError, LostReason};
 use crate::ids::{GrantId, OwnerId};
 use crate::lease::Term;
@@ -324,6 +326,37 @@ impl Held {
 
     /// Writes the value, if it still stands. It is not released meanwhile.
     pub(super) fn write(&self, bytes: Bytes, now: SystemTime) -> Result<Result<(), LostReason>, StateError> {
+        let value = Value { bytes, in_doubt: false };
+        self.change(now, |file, state| {
+            state.write_next(file, &self.resource.name, |state| state.value = value).map(drop)
+        })
+    }
+
+    /// Writes down a start, if it still stands and no start is in the way. It is not released meanwhile.
+    pub(super) fn remember(
+        &self,
+        start: Start,
+        clock: &HostClock,
+    ) -> Result<Result<Remembered, LostReason>, StateError> {
+        self.change(clock.clock.wall(), |file, state| {
+            // Now, and not before the wait for the short lock: another of the same owner may have been faster.
+            let now = clock.now();
+            match state.start.map(|last| last.age(now)) {
+                Some(ago) if ago < start.window.max(start.ago) => Ok(Remembered::Already { ago }),
+                _ => {
+                    state.write_start(file, &self.resource.name, now.before(start.ago))?;
+                    Ok(Remembered::Recorded)
+                }
+            }
+        })
+    }
+
+    /// Changes the state, if it still stands. It is not released meanwhile.
+    fn change<T>(
+        &self,
+        now: SystemTime,
+        change: impl FnOnce(&File, &State) -> io::Result<T>,
+    ) -> Result<Result<T, LostReason>, StateError> {
         let files = self.files();
         if let Err(reason) = self.confirm_files(files.as_ref())? {
             return Ok(Err(reason));
@@ -334,9 +367,7 @@ impl Held {
             return Ok(Err(reason));
         }
         let (file, state) = self.resource.state(&short, now)?;
-        let value = Value { bytes, in_doubt: false };
-        state.write_next(&file, &self.resource.name, |state| state.value = value)?;
-        Ok(Ok(()))
+        Ok(Ok(change(&file, &state)?))
     }
 
     /// Frees it, and says why if it did not stand any more. It is free when this returns.

@@ -14,6 +14,7 @@
 mod attempt;
 mod layout;
 mod member;
+mod moment;
 mod resource;
 mod state;
 mod watch;
@@ -31,14 +32,15 @@ use rustix::io::Errno;
 
 use self::attempt::{Attempt, Held, Outcome};
 use self::member::Role;
+use self::moment::{BootId, HostClock};
 use self::resource::Resource;
 use self::state::StateError;
 use self::watch::{Interest, Watcher};
-use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
-use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted};
+use crate::capabilities::{Breaking, Capabilities, Capability, Expiry, Reach, Unsupported, Waking};
+use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start};
 use crate::error::{
     AcquireError, BreakError, ConnectError, EngineError, InspectError, Lost, LostReason, ReleaseError,
-    RenewError, ValueError,
+    RememberError, RenewError, ValueError,
 };
 use crate::ids::GrantId;
 use crate::info::{LockInfo, Member, Presence};
@@ -57,6 +59,8 @@ pub struct FileEngine {
     host: String,
     capabilities: Capabilities,
     context: EngineContext,
+    /// What starts are measured by; `None` if the kernel does not tell one boot from another.
+    host_clock: Option<HostClock>,
     held: Mutex<HashMap<GrantId, Arc<Held>>>,
     /// Begun with the first lock; `None` if there is no inotify to be had.
     watcher: OnceLock<Option<Arc<Watcher>>>,
@@ -79,11 +83,20 @@ impl FileEngine {
 
     /// An engine on this directory, which is created if it is not there.
     pub fn open(directory: PathBuf, context: EngineContext) -> Result<Arc<Self>, EngineError> {
+        Self::open_in_boot(BootId::of_this_boot(), directory, context)
+    }
+
+    fn open_in_boot(
+        boot: Option<BootId>,
+        directory: PathBuf,
+        context: EngineContext,
+    ) -> Result<Arc<Self>, EngineError> {
         layout::create(&directory).map_err(|error| failed(&directory, error))?;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let capabilities = Capabilities {
             modes: ModeSet::of(&[Mode::Pr, Mode::Ex]),
             value: true,
+            remembers: boot.is_some(),
             fencing: true,
             shared_owners: true,
             visible_waiters: true,
@@ -93,11 +106,13 @@ impl FileEngine {
             reach: Reach::Host,
             ..Capabilities::minimal("file", "flock")
         };
+        let host_clock = boot.map(|boot| HostClock { boot, clock: context.clock.clone() });
         Ok(Arc::new(Self {
             directory,
             host,
             capabilities,
             context,
+            host_clock,
             held: Mutex::default(),
             watcher: OnceLock::new(),
         }))
@@ -124,6 +139,11 @@ impl FileEngine {
                 .ok()
         };
         self.watcher.get_or_init(start).as_ref()
+    }
+
+    fn host_clock(&self) -> Result<HostClock, Unsupported> {
+        self.capabilities.require(Capability::Remember)?;
+        Ok(self.host_clock.clone().expect("it remembers only with one"))
     }
 
     /// Somebody meddled with this lock file: holders are told at once if that cost them the lock.
@@ -219,6 +239,22 @@ impl FileEngine {
         granted
     }
 
+    /// How long ago the last start was, without a lock: it may have been written just now.
+    fn last_start(
+        name: &LockName,
+        folder: &Path,
+        clock: &HostClock,
+    ) -> Result<Option<Duration>, EngineError> {
+        let peeked = Resource::peek(folder).map_err(|error| state_failed(folder, error))?;
+        match peeked {
+            None => Ok(None),
+            Some((found, state)) if found == name.as_str() => {
+                Ok(state.start.map(|start| start.age(clock.now())))
+            }
+            Some((other, _)) => Err(state_failed(folder, StateError::of_another(name, &other))),
+        }
+    }
+
     fn look_at(name: LockName, folder: &Path, directory: &Path) -> Result<LockInfo, EngineError> {
         let mut info = LockInfo::free(name);
         let state = match Resource::peek(folder).map_err(|error| state_failed(folder, error))? {
@@ -300,6 +336,35 @@ impl Engine for FileEngine {
                 Ok(Err(reason)) => Err(lost(reason).into()),
                 Err(error) => Err(state_failed(&self.resource(&grant.name).folder, error).into()),
             }
+        })
+    }
+
+    fn remember(
+        self: Arc<Self>,
+        grant: Grant,
+        start: Start,
+    ) -> BoxFuture<'static, Result<Remembered, RememberError>> {
+        Box::pin(async move {
+            let clock = self.host_clock()?;
+            let lost = |reason| Lost { name: grant.name.clone(), reason };
+            let held = self.held().get(&grant.id).cloned().ok_or_else(|| lost(LostReason::Forgotten))?;
+            match self.on_disk(move || held.remember(start, &clock)).await? {
+                Ok(Ok(remembered)) => Ok(remembered),
+                Ok(Err(reason)) => Err(lost(reason).into()),
+                Err(error) => Err(state_failed(&self.resource(&grant.name).folder, error).into()),
+            }
+        })
+    }
+
+    fn recall(
+        self: Arc<Self>,
+        name: LockName,
+        window: Duration,
+    ) -> BoxFuture<'static, Result<Option<Duration>, InspectError>> {
+        Box::pin(async move {
+            let (clock, folder) = (self.host_clock()?, self.resource(&name).folder);
+            let last = self.on_disk(move || Self::last_start(&name, &folder, &clock)).await??;
+            Ok(last.filter(|ago| *ago < window))
         })
     }
 

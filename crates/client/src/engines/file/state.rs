@@ -1,4 +1,4 @@
-//! The state of a resource: the token counter and the value, which must outlive every crash.
+//! The state of a resource: the token counter, the value and the last start, which must outlive every crash.
 //!
 //! The file has two slots of 4 KiB. Generation `g` is written to slot `g % 2` and synced before the grant is
 //! given out, so a write that a power failure tears hits only the older slot. It is written in place, because that
@@ -8,6 +8,9 @@
 //! - a slot that cannot be read may have held one more grant than the other, so the counter skips one;
 //! - where there is no state at all, it starts at the date in microseconds, which is beyond all that a deleted state can have
 //!   counted to.
+//!
+//! A start that was answered is not lost: it is written to both slots before it is, so that a slot that cannot be read costs
+//! at most one of which nobody was told, and for which nothing was run. What the good slot says counts.
 
 use std::fs::File;
 use std::io;
@@ -18,6 +21,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use rustix::io::Errno;
 
+use super::moment::Moment;
 use super::resource::for_writing;
 use crate::name::LockName;
 use crate::value::Value;
@@ -28,6 +32,7 @@ const MAGIC: [u8; 4] = *b"TNRS";
 const VERSION: u8 = 1;
 const HEADER: usize = 28;
 const CRC_AT: usize = SLOT - 4;
+const START_AT: usize = CRC_AT - Moment::BYTES;
 
 const FLAG_OPEN: u8 = 1;
 const FLAG_IN_DOUBT: u8 = 2;
@@ -41,6 +46,8 @@ pub(super) struct State {
     /// That grant was one that may write, and is not over unless the lock file says that it ended well.
     pub(super) open: bool,
     pub(super) value: Value,
+    /// When what the lock protects was last started, if that was recorded.
+    pub(super) start: Option<Moment>,
 }
 
 /// A state, and whose it is.
@@ -68,7 +75,7 @@ impl State {
     pub(super) fn first(now: SystemTime) -> Self {
         let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let token = u64::try_from(since.as_micros()).unwrap_or(0);
-        Self { generation: 1, token, open: false, value: Value::default() }
+        Self { generation: 1, token, open: false, value: Value::default(), start: None }
     }
 
     /// Makes the file, whole and synced, with this as its content.
@@ -150,6 +157,13 @@ impl State {
         Ok(next)
     }
 
+    /// The same for a start, which is then in both slots. If the second write fails, the start stands and is not answered.
+    pub(super) fn write_start(&self, file: &File, name: &LockName, start: Moment) -> io::Result<()> {
+        let recorded = self.write_next(file, name, |state| state.start = Some(start))?;
+        recorded.write_next(file, name, |_| {})?;
+        Ok(())
+    }
+
     /// | bytes | what |
     /// | --- | --- |
     /// | 0..4 | `TNRS` |
@@ -161,6 +175,9 @@ impl State {
     /// | 12..20 | generation |
     /// | 20..28 | token |
     /// | 28.. | the name, then the value, then zeros |
+    /// | 4060..4076 | the last start: the id of the boot in which it was; all of it is zero if there was none |
+    /// | 4076..4084 | nanoseconds since that boot |
+    /// | 4084..4092 | nanoseconds since 1970 |
     /// | 4092..4096 | CRC-32 of all before |
     ///
     /// Numbers are little-endian.
@@ -179,6 +196,9 @@ impl State {
         slot[20..28].copy_from_slice(&self.token.to_le_bytes());
         slot[HEADER..HEADER + name.len()].copy_from_slice(name);
         slot[HEADER + name.len()..HEADER + name.len() + value.len()].copy_from_slice(value);
+        if let Some(start) = self.start {
+            slot[START_AT..CRC_AT].copy_from_slice(&start.encode());
+        }
         let crc = crc32fast::hash(&slot[..CRC_AT]);
         slot[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         slot
@@ -206,13 +226,14 @@ fn decode(slot: &[u8]) -> Option<Named> {
         return None;
     }
     let (name_len, value_len) = (u16_at(6)?, u16_at(8)?);
-    let text = slot[..CRC_AT].get(HEADER..HEADER + name_len + value_len)?;
+    let text = slot[..START_AT].get(HEADER..HEADER + name_len + value_len)?;
     let (name, value) = text.split_at(name_len);
     let state = State {
         generation: u64_at(12)?,
         token: u64_at(20)?,
         open: slot[5] & FLAG_OPEN != 0,
         value: Value { bytes: Bytes::copy_from_slice(value), in_doubt: slot[5] & FLAG_IN_DOUBT != 0 },
+        start: Moment::decode(slot[START_AT..CRC_AT].try_into().ok()?),
     };
     Some((std::str::from_utf8(name).ok()?.to_owned(), state))
 }
@@ -231,6 +252,7 @@ mod tests {
             token,
             open: true,
             value: Value { bytes: Bytes::from_static(value), in_doubt: false },
+            start: None,
         }
     }
 

@@ -1,0 +1,107 @@
+//! A moment that is still understood after a reboot: when a job was started, written down for whoever asks later.
+//!
+//! Within one boot the boot clock measures its age, and a jump of the calendar changes nothing. After a reboot that clock has begun
+//! anew, and only the calendar is left; but what was before the reboot is at least as old as the machine is up.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::clock::{BootTime, Clock};
+
+/// Which boot of the machine it is. The kernel draws it at random at every boot.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct BootId([u8; 16]);
+
+impl BootId {
+    /// That of the running kernel; nothing if it does not say.
+    pub(super) fn of_this_boot() -> Option<Self> {
+        Self::parse(&std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
+        // An id of zeros would be one that everybody has.
+        let id = u128::from_str_radix(&digits, 16).ok().filter(|id| digits.len() == 32 && *id != 0)?;
+        Some(Self(id.to_be_bytes()))
+    }
+}
+
+impl fmt::Debug for BootId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+/// A moment on the clocks of one boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Moment {
+    boot: BootId,
+    since_boot_ns: u64,
+    /// Since 1970, by the calendar.
+    wall_ns: u64,
+}
+
+impl Moment {
+    pub(super) const BYTES: usize = 32;
+
+    pub(super) fn new(boot: BootId, now: BootTime, wall: SystemTime) -> Self {
+        let since_1970 = wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self { boot, since_boot_ns: nanos(now.since_boot()), wall_ns: nanos(since_1970) }
+    }
+
+    /// The moment so long before this one; at the earliest, the boot.
+    pub(super) fn before(self, ago: Duration) -> Self {
+        let ago = nanos(ago);
+        Self {
+            since_boot_ns: self.since_boot_ns.saturating_sub(ago),
+            wall_ns: self.wall_ns.saturating_sub(ago),
+            ..self
+        }
+    }
+
+    /// How long ago it was; zero if the clock that counts says that it is still to come.
+    pub(super) fn age(self, now: Self) -> Duration {
+        Duration::from_nanos(if self.boot == now.boot {
+            now.since_boot_ns.saturating_sub(self.since_boot_ns)
+        } else {
+            now.wall_ns.saturating_sub(self.wall_ns).max(now.since_boot_ns)
+        })
+    }
+
+    pub(super) fn encode(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[0..16].copy_from_slice(&self.boot.0);
+        bytes[16..24].copy_from_slice(&self.since_boot_ns.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.wall_ns.to_le_bytes());
+        bytes
+    }
+
+    /// Nothing, if all of it is zero.
+    pub(super) fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+        let (boot, times) = bytes.split_at(16);
+        let (since_boot, wall) = times.split_at(8);
+        let number = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_le_bytes);
+        let boot = BootId(boot.try_into().ok()?);
+        let moment = Self { boot, since_boot_ns: number(since_boot)?, wall_ns: number(wall)? };
+        (*bytes != [0; Self::BYTES]).then_some(moment)
+    }
+}
+
+/// In nanoseconds, which last until the year 2554.
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Says which moment it is.
+#[derive(Clone, Debug)]
+pub(super) struct HostClock {
+    pub(super) boot: BootId,
+    pub(super) clock: Arc<dyn Clock>,
+}
+
+impl HostClock {
+    pub(super) fn now(&self) -> Moment {
+        Moment::new(self.boot, self.clock.now(), self.clock.wall())
+    }
+}
