@@ -19,16 +19,19 @@
 use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::capabilities::Capabilities;
 use crate::engine::Break;
 use crate::error::{
-    AcquireError, BreakError, CloseError, ConnectError, ConvertError, InspectError, ReleaseError, ValueError,
+    AcquireError, BreakError, CloseError, ConnectError, ConvertError, InspectError, OncePerError,
+    ReleaseError, ValueError,
 };
 use crate::guard::Release;
 use crate::ids::OwnerId;
 use crate::info::{LockInfo, Member};
 use crate::mode::Mode;
+use crate::once_per::Record;
 use crate::request::{Options, Wait, request_options};
 use crate::shared::Shared;
 use crate::thread::ClientThread;
@@ -67,6 +70,11 @@ impl Client {
     /// As [`tenure::Client::lock`](crate::Client::lock).
     pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
         LockRequest(self.0.lock(name))
+    }
+
+    /// As [`tenure::Client::once_per`](crate::Client::once_per).
+    pub fn once_per(&self, name: impl AsRef<str>, period: Duration) -> OncePerRequest {
+        OncePerRequest(self.0.once_per(name, period))
     }
 
     /// As [`tenure::Client::lock_all`](crate::Client::lock_all).
@@ -139,6 +147,11 @@ impl LockRequest {
         self.0.options()
     }
 
+    /// As [`tenure::LockRequest::once_per`](crate::LockRequest::once_per).
+    pub fn once_per(self, period: Duration) -> OncePerRequest {
+        OncePerRequest(self.0.once_per(period))
+    }
+
     /// As [`tenure::LockRequest::acquire`](crate::LockRequest::acquire).
     pub fn acquire(self) -> Result<Guard, AcquireError> {
         let shared = self.0.shared_with().clone();
@@ -174,6 +187,83 @@ impl LockAllRequest {
     pub fn try_acquire(self) -> Result<Option<GuardSet>, AcquireError> {
         let shared = self.0.shared_with().clone();
         Ok(block_on(&shared, self.0.try_acquire())?.map(|set| GuardSet { set, shared }))
+    }
+}
+
+/// As [`tenure::OncePerRequest`](crate::OncePerRequest).
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing until it is begun"]
+pub struct OncePerRequest(crate::OncePerRequest);
+
+request_options!(OncePerRequest);
+
+impl OncePerRequest {
+    const fn options(&mut self) -> &mut Options {
+        self.0.options()
+    }
+
+    /// As [`tenure::OncePerRequest::spread`](crate::OncePerRequest::spread).
+    pub fn spread(self, spread: Duration) -> Self {
+        Self(self.0.spread(spread))
+    }
+
+    /// As [`tenure::OncePerRequest::record`](crate::OncePerRequest::record).
+    pub fn record(self, record: Record) -> Self {
+        Self(self.0.record(record))
+    }
+
+    /// As [`tenure::OncePerRequest::begin`](crate::OncePerRequest::begin).
+    pub fn begin(self) -> Result<Turn, OncePerError> {
+        let shared = self.0.shared_with().clone();
+        Ok(match block_on(&shared, self.0.begin())? {
+            crate::Turn::Yours(run) => Turn::Yours(Run::new(run)),
+            crate::Turn::AlreadyRun { ago } => Turn::AlreadyRun { ago },
+        })
+    }
+}
+
+/// As [`tenure::Turn`](crate::Turn).
+#[derive(Debug)]
+#[must_use = "dropping a turn gives it up"]
+pub enum Turn {
+    /// Run it now.
+    Yours(Run),
+    /// It was run, or is being run.
+    AlreadyRun {
+        /// How long ago it was started, by the engine's clock.
+        ago: Duration,
+    },
+}
+
+/// As [`tenure::Run`](crate::Run).
+#[derive(Debug)]
+#[must_use = "dropping a run is its failure"]
+pub struct Run {
+    guard: Guard,
+    rest: crate::once_per::Rest,
+}
+
+impl Run {
+    fn new(run: crate::Run) -> Self {
+        let (guard, rest) = run.into_parts();
+        Self { guard: Guard(guard), rest }
+    }
+
+    /// As [`tenure::Run::guard`](crate::Run::guard).
+    pub const fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    /// As [`tenure::Run::succeeded`](crate::Run::succeeded).
+    pub fn succeeded(self) -> Result<Release, OncePerError> {
+        let shared = self.guard.0.shared().clone();
+        block_on(&shared, crate::Run::from_parts(self.guard.0, self.rest).succeeded())
+    }
+
+    /// As [`tenure::Run::failed`](crate::Run::failed).
+    pub fn failed(self) -> Result<Release, OncePerError> {
+        let shared = self.guard.0.shared().clone();
+        block_on(&shared, crate::Run::from_parts(self.guard.0, self.rest).failed())
     }
 }
 

@@ -12,6 +12,7 @@ use crate::ids::OwnerId;
 use crate::info::{LockInfo, Member};
 use crate::lock_all::LockAllRequest;
 use crate::name::LockName;
+use crate::once_per::OncePerRequest;
 use crate::owner::Owner;
 use crate::request::LockRequest;
 use crate::shared::Shared;
@@ -87,6 +88,40 @@ impl Client {
     /// A request for a lock, by an owner of its own.
     pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
         LockRequest::new(self.shared.clone(), name.as_ref(), None)
+    }
+
+    /// A request for a turn at a job that a whole fleet starts, and that is to run once in a period. Short for
+    /// `client.lock(name).once_per(period)`.
+    ///
+    /// The job runs unless its last recorded start is less than `period - spread` ago; the spread is a tenth of the period if
+    /// nothing is said, so that starts on both sides of a minute's boundary count as one. The age is measured by the
+    /// engine, by its own clock: the clocks of the callers need not agree. All callers give the same period.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("file:{}", dir.path().display());
+    /// use std::time::Duration;
+    /// use tenure::{Client, Turn};
+    ///
+    /// let client = Client::connect(&url).await?;
+    /// let hour = Duration::from_secs(3600);
+    /// match client.once_per("hourly-report", hour).begin().await? {
+    ///     Turn::Yours(run) => {
+    ///         println!("ours, with {:?}", run.guard().token()); // the job, under the lock
+    ///         run.succeeded().await?;
+    ///     }
+    ///     Turn::AlreadyRun { ago } => println!("somebody ran it {ago:?} ago"),
+    /// }
+    /// // Whoever comes now is told so, on every host, until the hour is nearly over.
+    /// let next = client.once_per("hourly-report", hour).begin().await?;
+    /// assert!(matches!(next, Turn::AlreadyRun { .. }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn once_per(&self, name: impl AsRef<str>, period: Duration) -> OncePerRequest {
+        self.lock(name).once_per(period)
     }
 
     /// A request for several locks, all or nothing. They may be named in any order.

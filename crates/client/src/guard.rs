@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::capabilities::Capability;
 use crate::clock::BootTime;
-use crate::engine::{Conversion, Engine, Grant, Granted, WaitUntil};
-use crate::error::{ConvertError, EngineError, Lost, LostReason, ReleaseError, ValueError};
+use crate::engine::{Conversion, Engine, Grant, Granted, Remembered, Start, WaitUntil};
+use crate::error::{ConvertError, EngineError, Lost, LostReason, ReleaseError, RememberError, ValueError};
 use crate::hold::{Ended, GuardState, GuardWatch, Hold, LetGo, NotConverted};
 use crate::ids::{GrantId, OwnerId};
 use crate::mode::Mode;
@@ -191,6 +191,19 @@ impl Guard {
         };
         let result = self.shared.finish(Box::pin(write)).await;
         if let Err(ValueError::Lost(lost)) = &result {
+            self.shared.lose(&self.hold, lost.reason);
+        }
+        result
+    }
+
+    /// Has the engine note down a start of what this protects.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point; whether it was noted down is then not known.
+    pub(crate) async fn remember(&self, start: Start) -> Result<Remembered, RememberError> {
+        self.check()?;
+        let result = self.shared.finish(self.engine().clone().remember(self.hold.grant(), start)).await;
+        if let Err(RememberError::Lost(lost)) = &result {
             self.shared.lose(&self.hold, lost.reason);
         }
         result

@@ -19,6 +19,7 @@
 //! - Every grant has a [`FencingToken`] where the engine has them, and storage that compares it is safe
 //!   even from a holder that sleeps through the loss of its lock.
 //! - What an engine cannot do it says ([`Capabilities`]), and refuses; it never quietly does less.
+//! - A job that a whole fleet starts runs [once in a period](Client::once_per), by the engine's clock.
 //! - Dropping a future or a guard leaves nothing behind.
 //!
 //! What each engine promises, and what it assumes, is in `docs/guarantees.md`.
@@ -41,6 +42,7 @@ mod lease;
 mod lock_all;
 mod mode;
 mod name;
+mod once_per;
 mod operation;
 mod owner;
 mod random;
@@ -58,7 +60,7 @@ pub use client::Client;
 pub use engine::{Break, Engine};
 pub use error::{
     AcquireError, BreakError, CloseError, ConnectError, ConvertError, EngineError, InspectError, Lost,
-    LostReason, ReleaseError, ValueError,
+    LostReason, OncePerError, ReleaseError, ValueError,
 };
 pub use guard::{Guard, Release};
 pub use hold::{Ended, GuardState, GuardWatch, WhenLost};
@@ -68,6 +70,7 @@ pub use lease::{Term, Ttl, TtlError};
 pub use lock_all::{GuardSet, LockAllRequest};
 pub use mode::{Mode, ModeError, ModeSet};
 pub use name::{LockName, NameError};
+pub use once_per::{OncePerRequest, Record, Run, Turn};
 pub use owner::Owner;
 pub use request::{LockRequest, Wait};
 pub use token::FencingToken;

@@ -17,6 +17,7 @@ use crate::ids::OwnerId;
 use crate::lease::Ttl;
 use crate::mode::Mode;
 use crate::name::{LockName, NameError};
+use crate::once_per::OncePerRequest;
 use crate::operation::Operation;
 use crate::owner::Slot;
 use crate::shared::{Shared, release};
@@ -164,22 +165,22 @@ impl LockRequest {
         &self.shared
     }
 
+    pub(crate) const fn asked_mode(&self) -> Mode {
+        self.options.mode
+    }
+
+    /// The same lock for a job that is to run once in a period: see [`Client::once_per`](crate::Client::once_per).
+    pub fn once_per(self, period: Duration) -> OncePerRequest {
+        OncePerRequest::new(self, period)
+    }
+
     /// Gets the lock, waiting for it as long as the request says.
     ///
     /// # Cancellation safety
     /// May be dropped at any point. What it had begun is then undone on the client's own thread: neither a lock nor a
     /// waiter stays behind.
     pub async fn acquire(self) -> Result<Guard, AcquireError> {
-        let name = self.name?;
-        let capabilities = self.shared.engine.capabilities();
-        capabilities.require(Capability::Mode(self.options.mode))?;
-        for capability in &self.options.required {
-            capabilities.require(*capability)?;
-        }
-        let ttl = Ttl::new(self.options.ttl)?;
-        if self.options.max_hold == Some(Duration::ZERO) {
-            return Err(AcquireError::MaxHold);
-        }
+        let (name, ttl) = self.checked()?;
         let span = tracing::debug_span!("tenure.acquire", lock = %name, mode = %self.options.mode);
         let began = self.shared.clock.now();
         let acquire = Acquire {
@@ -197,6 +198,21 @@ impl LockRequest {
         }
         .instrument(span)
         .await
+    }
+
+    /// What can be said of it before the engine is asked.
+    pub(crate) fn checked(&self) -> Result<(LockName, Ttl), AcquireError> {
+        let name = self.name.clone()?;
+        let capabilities = self.shared.engine.capabilities();
+        capabilities.require(Capability::Mode(self.options.mode))?;
+        for capability in &self.options.required {
+            capabilities.require(*capability)?;
+        }
+        let ttl = Ttl::new(self.options.ttl)?;
+        if self.options.max_hold == Some(Duration::ZERO) {
+            return Err(AcquireError::MaxHold);
+        }
+        Ok((name, ttl))
     }
 
     /// Gets the lock if it is free, and `None` if somebody else holds it.

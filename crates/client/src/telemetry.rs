@@ -8,15 +8,17 @@
 //! | `tenure_renewals_total` | counter | `engine`, `outcome`: renewed, failed, lost |
 //! | `tenure_releases_total` | counter | `engine`, `outcome`: released, not_held, failed |
 //! | `tenure_losses_total` | counter | `engine`, `reason` |
+//! | `tenure_turns_total` | counter | `engine`, `outcome` of a `once_per`: yours, already_run, failed |
 
 use std::time::Duration;
 
 use tracing::{debug, warn};
 
 use crate::engine::{Engine, Grant};
-use crate::error::{AcquireError, LostReason, ReleaseError, RenewError};
+use crate::error::{AcquireError, LostReason, OncePerError, ReleaseError, RenewError};
 use crate::hold::Hold;
 use crate::lease::Term;
+use crate::once_per::Turn;
 
 pub(crate) fn acquired<T>(engine: &dyn Engine, result: &Result<T, AcquireError>, took: Duration) {
     let engine = engine.capabilities().engine;
@@ -31,6 +33,16 @@ pub(crate) fn acquired<T>(engine: &dyn Engine, result: &Result<T, AcquireError>,
     if result.is_ok() {
         metrics::histogram!("tenure_acquire_seconds", "engine" => engine).record(took);
     }
+}
+
+pub(crate) fn turn(engine: &dyn Engine, result: &Result<Turn, OncePerError>) {
+    let outcome = match result {
+        Ok(Turn::Yours(_)) => "yours",
+        Ok(Turn::AlreadyRun { .. }) => "already_run",
+        Err(_) => "failed",
+    };
+    metrics::counter!("tenure_turns_total", "engine" => engine.capabilities().engine, "outcome" => outcome)
+        .increment(1);
 }
 
 pub(crate) fn held(engine: &dyn Engine, by: f64) {
