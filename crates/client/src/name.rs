@@ -2,6 +2,7 @@
 //! knows that every engine can store it.
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// The name of what is locked: 1 to 512 bytes of UTF-8 without control characters. A `/` makes a path, which
@@ -67,6 +68,14 @@ impl LockName {
 impl AsRef<str> for LockName {
     fn as_ref(&self) -> &str {
         &self.0
+    }
+}
+
+impl FromStr for LockName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        Self::parse(text)
     }
 }
 

@@ -1,0 +1,284 @@
+//! The command line: what `--help`, the completions and the man pages are made from.
+//!
+//! Every example in a help text is run by a test.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueHint};
+use tenure::{LockName, Mode};
+
+use crate::duration;
+
+/// Run a job under a lock, and see who holds what.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tenure",
+    version,
+    arg_required_else_help = true,
+    subcommand_required = true,
+    disable_help_subcommand = true,
+    after_help = "\
+Examples:
+  tenure run nightly-report -- echo \"one at a time\"
+  tenure run --once-per 1m text-messages -- echo \"sent once, however many servers start this\"
+  tenure ls
+  tenure who nightly-report
+
+`tenure COMMAND --help` says more about one of them.
+
+Exit codes: the command's own (128+n if a signal ended it); 75 the lock was not got, nothing was run; 76 the lock was lost while
+the command ran; 69 the engine cannot be reached; 73 the engine cannot do what was asked; 64 bad usage or bad input."
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Where the locks are.
+#[derive(Debug, Args)]
+pub(crate) struct EngineArgs {
+    /// The engine, as `file:` or `file:/var/lib/myapp/locks`; `file:` below the user's state directory if nothing is said
+    #[arg(long, global = true, env = "TENURE_URL", hide_env_values = true, value_name = "URL", value_hint = ValueHint::Url)]
+    pub(crate) url: Option<String>,
+
+    /// The configuration file; else ~/.config/tenure/config.toml or /etc/tenure/config.toml, if there is one
+    #[arg(long, global = true, env = "TENURE_CONFIG", hide_env_values = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command under a lock
+    Run(RunArgs),
+    /// List the locks that are held or waited for
+    Ls(LsArgs),
+    /// Show who holds a lock and who waits for it
+    Who(WhoArgs),
+    /// Show each change of a lock as it is seen
+    Watch(WatchArgs),
+    /// Ask the holder of a lock to let go, or take the lock away
+    Break(BreakArgs),
+    /// Print the completions for a shell
+    Completions(CompletionsArgs),
+    /// Print the manual, or write all its pages to a folder
+    Man(ManArgs),
+}
+
+/// Take a lock, run a command, release the lock. Exits as the command did.
+///
+/// The command and all that it starts are gone before anybody else gets the lock: also if the lock is lost, and if `tenure` is
+/// killed, with -9 too. In its environment are TENURE_LOCK, TENURE_TOKEN (send it along with every write) and TENURE_OWNER. A `tenure
+/// run` inside of it re-enters the locks that it holds.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure run nightly-report -- echo \"one at a time\"
+  tenure run --wait 10s deploy -- echo \"waited ten seconds at most\"
+  tenure run --no-wait backup -- echo \"exit code 75 if somebody else runs it\"
+  tenure run --shared config -- cat /etc/hostname
+  tenure run --once-per 1m text-messages -- echo \"sent once, however many servers start this\"
+  tenure run --once-per 1h --retry-failed import -- sh -c 'echo \"with token $TENURE_TOKEN\"'
+
+Exit codes: the command's own (128+n if a signal ended it); 75 the lock was not got, nothing was run; 76 the lock was lost while
+the command ran; 69 the engine cannot be reached; 73 the engine cannot do what was asked; 64 bad usage or bad input; 126 and 127 the
+command cannot be run or was not found.")]
+pub(crate) struct RunArgs {
+    /// What is locked: 1 to 512 bytes, `/` makes a path
+    pub(crate) name: LockName,
+
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+
+    /// How long to wait for the lock; forever if nothing is said
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "no_wait")]
+    pub(crate) wait: Option<Duration>,
+
+    /// Do not wait: exit with 75 if somebody else holds it
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+
+    /// Lock it in shared mode: together with others who do the same
+    #[arg(long, conflicts_with = "mode")]
+    pub(crate) shared: bool,
+
+    /// How to lock it: NL, CR, CW, PR (shared), PW or EX (exclusive)
+    #[arg(long, default_value = "EX", value_name = "MODE")]
+    pub(crate) mode: Mode,
+
+    /// How long the lock lives without renewal, which is done every third of it [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) ttl: Option<Duration>,
+
+    /// The longest time that the command may take: then it is ended, and the lock is lost
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) max_hold: Option<Duration>,
+
+    /// How long before its end a lock that cannot be renewed is given up: the command gets TERM then, and KILL at the end
+    /// [default: a third of the ttl or of --max-hold, 10s at most]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) grace: Option<Duration>,
+
+    /// What the holder calls itself, for `tenure who`; the command's name if nothing is said
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+
+    /// Do not run if a run was begun less than this (less the spread) ago, by whomever, by the engine's clock
+    #[arg(long, value_name = "PERIOD", value_parser = duration::parse)]
+    pub(crate) once_per: Option<Duration>,
+
+    /// How much earlier than after a full period the next run may begin [default: a tenth of the period]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, requires = "once_per")]
+    pub(crate) spread: Option<Duration>,
+
+    /// Count only runs that exited with 0, so that a failed one is tried again; else a run counts from its start
+    #[arg(long, requires = "once_per")]
+    pub(crate) retry_failed: bool,
+
+    /// Exit with this if it has run already
+    #[arg(long, value_name = "CODE", default_value_t = 0, requires = "once_per")]
+    pub(crate) already_run_exit: u8,
+
+    /// Say when the lock was got, with which token, and when it was released; twice, all that the library does
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    /// Say nothing but errors
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+}
+
+/// List the locks that are held or waited for, with their holders.
+///
+/// On a terminal a table; else a line for each lock, its fields separated by tabs: name, mode, token, holders, held since, how many
+/// wait. What is not known is `-`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure ls
+  tenure ls orders/
+  tenure ls --json")]
+pub(crate) struct LsArgs {
+    /// Only those whose names start with this
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+
+    /// Print a JSON array
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show who holds a lock, who waits for it, and its value.
+///
+/// On a terminal a table; else a line for each, its fields separated by tabs: `holder` or `waiter`, mode, token, label, host, pid,
+/// since when, whether it is `present` or `gone`. A lock that nobody holds or waits for is no line at all.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure who nightly-report
+  tenure who --json nightly-report")]
+pub(crate) struct WhoArgs {
+    /// The lock
+    pub(crate) name: LockName,
+
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show a lock as it is, and then each change as it is seen, a line for each, until it is interrupted.
+///
+/// It looks every second: who came and went between two looks is not seen, but the token shows how many did.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure watch --for 2s nightly-report
+  tenure watch --json --every 200ms --for 1s nightly-report")]
+pub(crate) struct WatchArgs {
+    /// The lock
+    pub(crate) name: LockName,
+
+    /// How often to look
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "1s")]
+    pub(crate) every: Duration,
+
+    /// How long to watch; until it is interrupted, if nothing is said
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) limit: Option<Duration>,
+
+    /// Print a JSON object for each
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Ask the holders of a lock to let go. A `tenure run` that is asked kills its command, and exits with 76.
+///
+/// With --force the engine frees the lock at once, although its holder may still believe that it holds: only fencing tokens protect
+/// the data then. An engine that cannot do that says which process to end instead, and the exit code is 73. It is 1 if nobody
+/// holds the lock.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure break stuck-job")]
+pub(crate) struct BreakArgs {
+    /// The lock
+    pub(crate) name: LockName,
+
+    /// Free it at once, although its holder may still believe
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Print the completions for a shell, for its own place or to be sourced.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure completions bash
+  tenure completions zsh > _tenure")]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Print the manual page of `tenure`, or write it and one page for each command to a folder.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure man
+  tenure man --folder man1")]
+pub(crate) struct ManArgs {
+    /// Where to write all pages; it is created if it is not there
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) folder: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definitions_are_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_command_is_told_from_options_by_two_dashes() {
+        let Command::Run(run) = Cli::parse_from(["tenure", "run", "job", "--", "ls", "--json"]).command
+        else {
+            panic!("not a run");
+        };
+        assert_eq!(run.command, ["ls", "--json"]);
+        assert!(Cli::try_parse_from(["tenure", "run", "job", "ls"]).is_err());
+        assert!(Cli::try_parse_from(["tenure", "run", "job", "--"]).is_err());
+    }
+}

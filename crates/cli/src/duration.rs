@@ -1,0 +1,53 @@
+//! Durations as people write them: `500ms`, `10s`, `1m30s`, `2h`.
+
+use std::time::Duration;
+
+/// Reads one. A bare number is refused: was it seconds, as `sleep` has it, or milliseconds, as Redis has it?
+pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("{text} of what? Write {text}s for seconds, or {text}ms, {text}m, {text}h"));
+    }
+    humantime::parse_duration(text)
+        .map_err(|error| format!("{error}; durations look like 500ms, 10s, 1m30s or 2h"))
+}
+
+/// One for people: no more than two units, and nothing below a second unless that is all there is.
+pub(crate) fn text(duration: Duration) -> String {
+    let rounded = match duration.as_secs() {
+        0 => Duration::from_millis(u64::from(duration.subsec_millis())),
+        seconds @ 1..3600 => Duration::from_secs(seconds),
+        seconds @ 3600..86_400 => Duration::from_secs(seconds / 60 * 60),
+        seconds => Duration::from_secs(seconds / 3600 * 3600),
+    };
+    humantime::format_duration(rounded).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(parse("1m30s"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse("2h 5m"), Ok(Duration::from_mins(125)));
+        assert_eq!(parse("90").unwrap_err(), "90 of what? Write 90s for seconds, or 90ms, 90m, 90h");
+        for wrong in ["", "s", "1m30", "-1s", "1.5s", "soon", "99999999999999999999h"] {
+            let complaint = parse(wrong).unwrap_err();
+            assert!(
+                complaint.ends_with("durations look like 500ms, 10s, 1m30s or 2h"),
+                "{wrong}: {complaint}"
+            );
+        }
+    }
+
+    #[test]
+    fn people_read_two_units() {
+        let shown = |seconds| text(Duration::from_secs(seconds));
+        assert_eq!(text(Duration::from_millis(40)), "40ms");
+        assert_eq!(text(Duration::from_millis(1900)), "1s");
+        assert_eq!(shown(90), "1m 30s");
+        assert_eq!(shown(3 * 3600 + 65), "3h 1m");
+        assert_eq!(shown(2 * 86_400 + 3700), "2days 1h");
+    }
+}

@@ -1,0 +1,140 @@
+//! Signals, as something that is read: they are blocked in all threads, and come through a descriptor.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+
+use crate::exit::Failure;
+
+/// What `tenure run` passes on to its command.
+const PASSED_ON: [Signal; 9] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGTSTP,
+    Signal::SIGCONT,
+    Signal::SIGWINCH,
+];
+
+/// The signals of a process, read one by one.
+#[derive(Debug)]
+pub(super) struct Signals {
+    descriptor: SignalFd,
+}
+
+/// The mask that the process was started with, which its command gets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FirstMask(SigSet);
+
+impl FirstMask {
+    pub(super) fn restore(self) {
+        let _ = self.0.thread_set_mask();
+    }
+}
+
+/// A signal that came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Came {
+    pub(super) signal: Signal,
+    /// The process that sent it; `None` if the terminal did, to all of a group.
+    pub(super) from: Option<u32>,
+}
+
+/// Blocks, in this thread and those that it will start, what is read from now on. Signals that were ignored when the process was
+/// started, as `nohup` does, stay ignored.
+pub(super) fn for_front() -> Result<(Signals, FirstMask), Failure> {
+    let ignored = ignored();
+    let mut set = SigSet::empty();
+    for signal in PASSED_ON {
+        // A shell without job control starts its background jobs with INT and QUIT ignored.
+        if ignored & (1 << (signal as u32 - 1)) == 0 {
+            set.add(signal);
+        }
+    }
+    let mut blocked = set;
+    // Who is not in the foreground may say who is.
+    blocked.add(Signal::SIGTTOU);
+    read_blocked(&blocked, &set)
+}
+
+/// The same for the minder, to whom nobody has anything to say but the kernel when a child ends or stops.
+pub(super) fn for_minder() -> Result<Signals, Failure> {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGCHLD);
+    Ok(read_blocked(&SigSet::all(), &set)?.0)
+}
+
+fn read_blocked(blocked: &SigSet, read: &SigSet) -> Result<(Signals, FirstMask), Failure> {
+    let open = || {
+        let before = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        Ok::<_, nix::Error>((Signals { descriptor: SignalFd::with_flags(read, flags)? }, FirstMask(before)))
+    };
+    open().map_err(|error| Failure::system("signals cannot be read", error))
+}
+
+/// The signals that are ignored, a bit for each.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0)
+}
+
+impl Signals {
+    /// The next signal that has come, if one has.
+    pub(super) fn next(&self) -> Option<Came> {
+        let info = self.descriptor.read_signal().ok()??;
+        let signal = Signal::try_from(info.ssi_signo.cast_signed()).ok()?;
+        // What a person or a program sends has a code that is not positive; what the kernel sends has a positive one.
+        Some(Came { signal, from: (info.ssi_code <= 0).then_some(info.ssi_pid) })
+    }
+
+    /// Hands them on as they come, from a thread of its own.
+    pub(super) fn listen(self) -> Result<UnboundedReceiver<Came>, Failure> {
+        let (hand_on, heard) = mpsc::unbounded_channel();
+        let listen = move || {
+            while !hand_on.is_closed() {
+                let _ = rustix::event::poll(&mut [PollFd::new(&self, PollFlags::IN)], None);
+                while let Some(came) = self.next() {
+                    let _ = hand_on.send(came);
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("tenure-signals".into()).spawn(listen);
+        thread.map_err(|error| Failure::system("cannot start a thread", error))?;
+        Ok(heard)
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// Stops this process, or its whole group, as Ctrl-Z does, until somebody continues it. Where nobody could, the kernel does not stop it.
+pub(super) fn stop(whom: Stop) {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGTSTP);
+    let _ = set.thread_unblock();
+    let _ = match whom {
+        Stop::Itself => {
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TSTP)
+        }
+        Stop::Group => rustix::process::kill_current_process_group(rustix::process::Signal::TSTP),
+    };
+    let _ = set.thread_block();
+}
+
+/// Whom to stop.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stop {
+    Itself,
+    Group,
+}

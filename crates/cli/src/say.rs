@@ -1,0 +1,26 @@
+//! What is said to people, on stderr, a line at a time. Stdout belongs to the command that is run, or to what was asked for.
+
+use std::io::{self, Write};
+
+use crate::exit::{Failure, OK};
+
+/// Says one thing. That nobody listens is no reason to fail.
+pub(crate) fn say(text: impl AsRef<str>) {
+    let _ = writeln!(io::stderr().lock(), "tenure: {}", text.as_ref());
+}
+
+/// Prints what was asked for. A reader that has gone away, as `head` does, has what it wanted.
+pub(crate) fn print(text: &str) -> Result<u8, Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::system("cannot write to stdout", error))
+        }
+        _ => Ok(OK),
+    }
+}
+
+/// Prints a line as JSON.
+pub(crate) fn print_json(value: &serde_json::Value) -> Result<u8, Failure> {
+    print(&format!("{value}\n"))
+}

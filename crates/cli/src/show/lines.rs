@@ -1,0 +1,137 @@
+//! Locks as lines with tabs, for scripts: these stay as they are.
+
+use std::fmt::Write;
+use std::time::SystemTime;
+
+use tenure::{FencingToken, LockInfo, Member, Presence};
+
+use crate::duration;
+
+/// What is not known.
+const NOTHING: &str = "-";
+
+/// A text of somebody else's, without what would break a line or move a cursor.
+pub(super) fn clean(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+pub(super) fn date(at: SystemTime) -> String {
+    humantime::format_rfc3339_seconds(at).to_string()
+}
+
+/// How long ago, for people.
+pub(super) fn ago(since: SystemTime, now: SystemTime) -> String {
+    duration::text(now.duration_since(since).unwrap_or_default())
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+pub(super) fn or_nothing(known: Option<impl ToString>) -> String {
+    known.map_or_else(|| NOTHING.to_owned(), |known| known.to_string())
+}
+
+/// A line for each lock: `name mode token holders since waiters`.
+pub(super) fn locks(locks: &[LockInfo]) -> String {
+    let line = |lock: &LockInfo| {
+        let first = lock.holders.first();
+        let holders: Vec<_> = lock.holders.iter().map(short).collect();
+        let fields = [
+            lock.name.to_string(),
+            or_nothing(first.map(|holder| holder.mode)),
+            or_nothing(first.and_then(|holder| holder.token)),
+            or_nothing(first.map(|_| holders.join(","))),
+            or_nothing(first.and_then(|holder| holder.since).map(date)),
+            lock.waiters.len().to_string(),
+        ];
+        fields.join("\t") + "\n"
+    };
+    locks.iter().map(line).collect()
+}
+
+/// A line for each holder and each waiter.
+pub(super) fn members(lock: &LockInfo) -> String {
+    let holders = lock.holders.iter().map(|holder| member("holder", holder));
+    holders.chain(lock.waiters.iter().map(|waiter| member("waiter", waiter))).collect()
+}
+
+/// `role mode token label host pid since presence`.
+pub(super) fn member(role: &str, member: &Member) -> String {
+    let fields = [
+        role.to_owned(),
+        member.mode.to_string(),
+        or_nothing(member.token),
+        or_nothing(member.label.as_deref().map(clean)),
+        or_nothing(member.host.as_deref().map(clean)),
+        or_nothing(member.pid),
+        or_nothing(member.since.map(date)),
+        if member.presence == Presence::Present { "present" } else { "gone" }.to_owned(),
+    ];
+    fields.join("\t") + "\n"
+}
+
+/// How a lock is now: `when state token waiting`, and how many held it unseen since it was last looked at.
+pub(super) fn change(before: Option<&LockInfo>, lock: &LockInfo, now: SystemTime) -> String {
+    let holders: Vec<_> = lock.present_holders().map(short).collect();
+    let state = if holders.is_empty() { "free".to_owned() } else { format!("held by {}", holders.join(",")) };
+    let token = or_nothing(lock.last_token);
+    let mut text = format!("{}\t{state}\ttoken {token}\t{} waiting", date(now), lock.waiters.len());
+    let last = |lock: &LockInfo| lock.last_token.map(FencingToken::get);
+    if let (Some(then), Some(now)) = (before.and_then(last), last(lock)) {
+        // Of the grants since then, the one that is seen to hold is not unseen.
+        let unseen = now.saturating_sub(then).saturating_sub(u64::from(!holders.is_empty()));
+        if unseen > 0 {
+            let _ = write!(text, "\t{unseen} unseen");
+        }
+    }
+    text + "\n"
+}
+
+/// `label@host:pid`, without blanks.
+fn short(member: &Member) -> String {
+    let part = |text: Option<&String>| or_nothing(text.map(|text| clean(text).replace([' ', ','], "_")));
+    format!("{}@{}:{}", part(member.label.as_ref()), part(member.host.as_ref()), or_nothing(member.pid))
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure::{GrantId, LockName, Mode, OwnerId};
+
+    use super::*;
+
+    fn lock(token: u64, held: bool) -> LockInfo {
+        let mut lock = LockInfo::free(LockName::parse("a").unwrap());
+        lock.last_token = Some(FencingToken::new(token));
+        if held {
+            lock.holders.push(Member::new(GrantId::from_u128(1), OwnerId::from_u128(2), Mode::Ex));
+        }
+        lock
+    }
+
+    #[test]
+    fn nobody_else_moves_our_cursor() {
+        assert_eq!(clean("a\tb\u{1b}[2J\nü"), "a\\tb\\u{1b}[2J\\nü");
+    }
+
+    #[test]
+    fn a_free_lock_is_no_line() {
+        assert_eq!(members(&lock(1, false)), "");
+    }
+
+    #[test]
+    fn a_change_says_who_was_not_seen() {
+        let text = |before, lock| change(before, lock, SystemTime::UNIX_EPOCH);
+        assert_eq!(text(None, &lock(7, true)), "1970-01-01T00:00:00Z\theld by -@-:-\ttoken 7\t0 waiting\n");
+        assert_eq!(
+            text(Some(&lock(7, true)), &lock(7, false)),
+            "1970-01-01T00:00:00Z\tfree\ttoken 7\t0 waiting\n"
+        );
+        assert!(text(Some(&lock(7, false)), &lock(8, true)).ends_with("waiting\n"));
+        assert!(text(Some(&lock(7, false)), &lock(9, true)).ends_with("waiting\t1 unseen\n"));
+        assert!(text(Some(&lock(7, false)), &lock(9, false)).ends_with("waiting\t2 unseen\n"));
+    }
+}
