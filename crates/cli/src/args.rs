@@ -71,8 +71,8 @@ pub(crate) enum Command {
 /// Take a lock, run a command, release the lock. Exits as the command did.
 ///
 /// The command and all that it starts are gone before anybody else gets the lock: also if the lock is lost, and if `tenure` is
-/// killed, with -9 too. In its environment are TENURE_LOCK, TENURE_TOKEN (send it along with every write) and TENURE_OWNER. A `tenure
-/// run` inside of it re-enters the locks that it holds.
+/// killed, with -9 too. In its environment are `TENURE_LOCK`, `TENURE_TOKEN` (send it along with every write) and `TENURE_OWNER`. A
+/// `tenure run` inside of it re-enters the locks that it holds.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -86,6 +86,7 @@ Examples:
 Exit codes: the command's own (128+n if a signal ended it); 75 the lock was not got, nothing was run; 76 the lock was lost while
 the command ran; 69 the engine cannot be reached; 73 the engine cannot do what was asked; 64 bad usage or bad input; 126 and 127 the
 command cannot be run or was not found.")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own, and is set by its name")]
 pub(crate) struct RunArgs {
     /// What is locked: 1 to 512 bytes, `/` makes a path
     pub(crate) name: LockName,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Reads one. A bare number is refused: was it seconds, as `sleep` has it, or milliseconds, as Redis has it?
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
-    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return Err(format!("{text} of what? Write {text}s for seconds, or {text}ms, {text}m, {text}h"));
     }
     humantime::parse_duration(text)
@@ -30,9 +30,11 @@ mod tests {
     fn durations_have_units() {
         assert_eq!(parse("1m30s"), Ok(Duration::from_secs(90)));
         assert_eq!(parse("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(parse("2h 5m"), Ok(Duration::from_mins(125)));
         assert_eq!(parse("90").unwrap_err(), "90 of what? Write 90s for seconds, or 90ms, 90m, 90h");
-        for wrong in ["", "s", "1m30", "-1s", "1.5s", "soon", "99999999999999999999h"] {
+        assert!(parse("1.5").unwrap_err().contains("1.5s for seconds"));
+        for wrong in ["", "s", "1m30", "-1s", "soon", "99999999999999999999h"] {
             let complaint = parse(wrong).unwrap_err();
             assert!(
                 complaint.ends_with("durations look like 500ms, 10s, 1m30s or 2h"),

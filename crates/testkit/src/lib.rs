@@ -27,6 +27,7 @@
 //! | a free port | [`free_port`] |
 //! | a network that is cut, severed, or loses answers | [`Proxy`] |
 //! | a wall clock that jumps | [`Redis::step_clock`], and [`Faketime`] for other servers |
+//! | a terminal that somebody types on | [`Terminal`] |
 //! | a disk that is full | [`SmallDisk`] |
 //! | a program that is not root | [`unprivileged`] |
 //! | to wait for something without a sleep | [`eventually`], [`eventually_within`] |
@@ -46,6 +47,7 @@ mod proxy;
 mod redis;
 mod resp;
 mod spawner;
+mod terminal;
 mod user;
 mod wait;
 
@@ -57,5 +59,6 @@ pub use program::{MissingProgram, find_program};
 pub use proxy::Proxy;
 pub use redis::{Persistence, Redis, RedisBuilder};
 pub use resp::RedisConnection;
+pub use terminal::Terminal;
 pub use user::unprivileged;
 pub use wait::{Condition, eventually, eventually_within};

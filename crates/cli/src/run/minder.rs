@@ -139,7 +139,7 @@ impl Minder {
 
     fn obey(&mut self, order: Order) {
         match order {
-            Order::Start(start) => self.start(start),
+            Order::Start(start) => self.start(&start),
             Order::Until(limits) => self.limits = limits,
             Order::Signal(number) => {
                 if let Some(signal) = Signal::from_named_raw(number) {
@@ -162,12 +162,12 @@ impl Minder {
         }
     }
 
-    fn start(&mut self, start: Start) {
+    fn start(&mut self, start: &Start) {
         (self.limits, self.grace) = (start.limits, start.grace);
         let minder = rustix::process::getpid();
         let report = match fork::fork() {
             Ok(Fork::Child) => {
-                let code = self.become_the_command(minder, &start);
+                let code = self.become_the_command(minder, start);
                 std::process::exit(code.into());
             }
             Ok(Fork::Parent(pid)) => {

@@ -1,6 +1,7 @@
 //! While one waits: for whom, and for how long.
 
 use std::convert::Infallible;
+use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -69,12 +70,12 @@ pub(super) async fn held_by(client: &Client, name: &LockName) -> String {
     let mut text = format!(": held by {}", show::describe(first, now));
     let more = holders.count();
     if more > 0 {
-        text += &format!(" and {more} more");
+        let _ = write!(text, " and {more} more");
     }
     // We are one of them.
     let others = info.waiters.len().saturating_sub(1);
     if others > 0 {
-        text += &format!("; {others} more wait");
+        let _ = write!(text, "; {others} more wait");
     }
     text
 }

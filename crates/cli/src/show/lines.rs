@@ -124,14 +124,15 @@ mod tests {
 
     #[test]
     fn a_change_says_who_was_not_seen() {
-        let text = |before, lock| change(before, lock, SystemTime::UNIX_EPOCH);
-        assert_eq!(text(None, &lock(7, true)), "1970-01-01T00:00:00Z\theld by -@-:-\ttoken 7\t0 waiting\n");
+        let text =
+            |before: Option<LockInfo>, lock: LockInfo| change(before.as_ref(), &lock, SystemTime::UNIX_EPOCH);
+        assert_eq!(text(None, lock(7, true)), "1970-01-01T00:00:00Z\theld by -@-:-\ttoken 7\t0 waiting\n");
         assert_eq!(
-            text(Some(&lock(7, true)), &lock(7, false)),
+            text(Some(lock(7, true)), lock(7, false)),
             "1970-01-01T00:00:00Z\tfree\ttoken 7\t0 waiting\n"
         );
-        assert!(text(Some(&lock(7, false)), &lock(8, true)).ends_with("waiting\n"));
-        assert!(text(Some(&lock(7, false)), &lock(9, true)).ends_with("waiting\t1 unseen\n"));
-        assert!(text(Some(&lock(7, false)), &lock(9, false)).ends_with("waiting\t2 unseen\n"));
+        assert!(text(Some(lock(7, false)), lock(8, true)).ends_with("waiting\n"));
+        assert!(text(Some(lock(7, false)), lock(9, true)).ends_with("waiting\t1 unseen\n"));
+        assert!(text(Some(lock(7, false)), lock(9, false)).ends_with("waiting\t2 unseen\n"));
     }
 }

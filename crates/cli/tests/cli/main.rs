@@ -1,0 +1,11 @@
+//! The command, as its users have it: real processes, real terminals, real locks.
+
+mod config;
+mod ending;
+mod exits;
+mod help;
+mod nested;
+mod once;
+mod place;
+mod shows;
+mod terminal;

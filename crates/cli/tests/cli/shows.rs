@@ -1,0 +1,123 @@
+//! What is seen of locks: lines and JSON that scripts can rely on.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use serde_json::Value;
+use tenure_testkit::eventually;
+
+use crate::place::{Place, code_of};
+
+#[test]
+fn lists_are_lines_with_tabs() {
+    let place = Place::new();
+    assert_eq!(place.run(&["ls"]).expect(0, "").out, "");
+    let holder = place.hold("orders/42");
+    let _other = place.hold("users/7");
+    let listed = place.run(&["ls", "orders/"]).expect(0, "").out;
+    let fields: Vec<_> = listed.trim_end().split('\t').collect();
+    let [name, mode, token, who, since, waiters] = fields.as_slice() else { panic!("{listed}") };
+    assert_eq!((*name, *mode, *waiters), ("orders/42", "EX", "0"));
+    assert!(token.parse::<u64>().is_ok() && since.ends_with('Z') && who.starts_with("sleep@"), "{listed}");
+    assert!(who.ends_with(&format!(":{}", holder.pid())));
+    assert_eq!(place.run(&["ls"]).out.lines().count(), 2);
+}
+
+#[test]
+fn who_holds_and_who_waits_are_lines_with_tabs() {
+    let place = Place::new();
+    assert_eq!(place.run(&["who", "job"]).expect(0, "").out, "");
+    let holder = place.hold("job");
+    let waiter = place.start(&["run", "--label", "the\tnext", "--shared", "job", "--", "true"]);
+    eventually("it to wait", || place.waiters("job") == 1);
+    let shown = place.run(&["who", "job"]).expect(0, "").out;
+    let lines: Vec<Vec<_>> = shown.lines().map(|line| line.split('\t').collect()).collect();
+    let (holds, waits) = (&lines[0], &lines[1]);
+    assert_eq!((holds[0], holds[1], holds[3], holds[7]), ("holder", "EX", "sleep", "present"));
+    assert_eq!(holds[5], holder.pid().to_string());
+    assert_eq!((waits[0], waits[1], waits[2], waits[3]), ("waiter", "PR", "-", "the\\tnext"), "{shown}");
+    assert_eq!(waits[5], waiter.pid().to_string());
+    assert!(lines.iter().all(|line| line.len() == 8), "{shown}");
+}
+
+#[test]
+fn all_of_it_is_json_for_those_who_ask() {
+    let place = Place::new();
+    let json = |arguments: &[&str]| -> Value {
+        serde_json::from_str(&place.run(arguments).expect(0, "").out).unwrap()
+    };
+    assert_eq!(json(&["ls", "--json"]), serde_json::json!([]));
+    assert_eq!(json(&["who", "--json", "job"])["held"], false);
+    let mut holder = place.hold("job");
+    let listed = json(&["ls", "--json"]);
+    assert_eq!((&listed[0]["name"], &listed[0]["held"]), (&Value::from("job"), &Value::from(true)));
+    let who = json(&["who", "--json", "job"]);
+    let member = &who["holders"][0];
+    assert_eq!(
+        (&member["label"], &member["mode"], &member["present"]),
+        (&"sleep".into(), &"EX".into(), &true.into())
+    );
+    assert_eq!((&member["pid"], &member["token"]), (&holder.pid().into(), &who["last_token"]));
+    let broken = json(&["break", "--json", "job"]);
+    assert_eq!((&broken["forced"], &broken["holders"][0]["pid"]), (&false.into(), &holder.pid().into()));
+    assert_eq!(code_of(&mut holder), Some(76));
+}
+
+#[test]
+fn a_lock_is_broken_if_somebody_holds_it() {
+    let place = Place::new();
+    place.run(&["break", "job"]).expect(1, "`job` is not held by anybody");
+    let mut holder = place.hold("job");
+    place.run(&["break", "--force", "job"]).expect(73, &format!("end process {}", holder.pid()));
+    assert!(place.is_held("job"));
+    let broken = place.run(&["break", "job"]).expect(0, "");
+    assert!(broken.out.starts_with("holder\tEX\t"), "{}", broken.out);
+    assert_eq!(code_of(&mut holder), Some(76));
+    place.run(&["run", "--no-wait", "job", "--", "true"]).expect(0, "");
+}
+
+#[test]
+fn each_change_is_seen_as_it_comes() {
+    let place = Place::new();
+    for json in [false, true] {
+        let mut command = place.tenure(&["watch", "--every", "10ms", "job"]);
+        if json {
+            command.arg("--json");
+        }
+        let mut watch = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let mut until = |text: &str| lines.find(|line| line.contains(text)).unwrap();
+        until(if json { "\"held\":false" } else { "\tfree\t" });
+        let holder = place.hold("job");
+        until(
+            &(if json { format!("\"pid\":{}", holder.pid()) } else { format!(":{}\ttoken ", holder.pid()) }),
+        );
+        drop(holder);
+        until(if json { "\"held\":false" } else { "\tfree\t" });
+        watch.kill().unwrap();
+        watch.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let place = Place::new();
+    let _holder = place.hold("job");
+    let mut shell = place.program("bash");
+    shell.args([
+        "-c",
+        "set -o pipefail; tenure completions bash | head -1 > /dev/null; tenure ls | true; echo $?",
+    ]);
+    let output = shell.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn a_dead_holder_is_shown_as_gone() {
+    let place = Place::new();
+    let mut holder = place.hold("job");
+    holder.kill();
+    eventually("it to be gone", || place.run(&["who", "job"]).out.trim_end().ends_with("\tgone"));
+    assert_eq!(place.run(&["ls"]).out.lines().count(), 1);
+}
