@@ -482,6 +482,82 @@ fn state_failed(folder: &Path, error: StateError) -> EngineError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::{BootTime, Clock};
+
+    /// A clock whose two faces a test sets.
+    #[derive(Debug)]
+    struct Faces {
+        since_boot: Duration,
+        wall: Duration,
+    }
+
+    impl Clock for Faces {
+        fn now(&self) -> BootTime {
+            BootTime::from_boot(self.since_boot)
+        }
+
+        fn wall(&self) -> std::time::SystemTime {
+            std::time::SystemTime::UNIX_EPOCH + self.wall
+        }
+
+        fn sleep_until(&self, _: BootTime) -> BoxFuture<'static, ()> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    fn in_boot(
+        boot: Option<BootId>,
+        directory: &Path,
+        since_boot: Duration,
+        wall: Duration,
+    ) -> Arc<FileEngine> {
+        let (runtime, clock) = (tokio::runtime::Handle::current(), Arc::new(Faces { since_boot, wall }));
+        FileEngine::open_in_boot(boot, directory.to_owned(), EngineContext { runtime, clock }).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_start_is_recalled_after_a_reboot_by_the_calendar() {
+        const DAY: Duration = Duration::from_hours(24);
+        let (directory, hour, minute) =
+            (tempfile::tempdir().unwrap(), Duration::from_hours(1), Duration::from_mins(1));
+        let (first, second) = (BootId::parse(&"1".repeat(32)), BootId::parse(&"2".repeat(32)));
+        let (name, directory) = (LockName::parse("job").unwrap(), directory.path());
+        let engine = in_boot(first, directory, hour, DAY);
+        assert_eq!(engine.clone().recall(name.clone(), DAY).await.unwrap(), None);
+        let request = AcquireRequest::new(name.clone());
+        let granted = engine.clone().acquire(request.clone()).await.unwrap();
+        let grant = request.granted(granted.token);
+        let start = Start::new(minute, DAY);
+        assert_eq!(engine.clone().remember(grant.clone(), start).await.unwrap(), Remembered::Recorded);
+        assert_eq!(
+            engine.clone().remember(grant.clone(), start).await.unwrap(),
+            Remembered::Already { ago: minute }
+        );
+        // A start does not go back behind a later one, however short its window.
+        let older = Start::new(minute * 2, Duration::from_nanos(1));
+        assert_eq!(
+            engine.clone().remember(grant.clone(), older).await.unwrap(),
+            Remembered::Already { ago: minute }
+        );
+        engine.release(grant).await.unwrap();
+        let recalled = async |boot, since_boot, wall, window| {
+            let engine = in_boot(boot, directory, since_boot, wall);
+            engine.recall(name.clone(), window).await.unwrap()
+        };
+        assert_eq!(recalled(first, hour * 2, Duration::ZERO, DAY).await, Some(hour + minute));
+        assert_eq!(recalled(first, hour * 2, Duration::ZERO, hour + minute).await, None);
+        assert_eq!(recalled(second, minute, DAY + hour * 2, DAY).await, Some(hour * 2 + minute));
+        assert_eq!(recalled(second, hour * 3, Duration::ZERO, DAY).await, Some(hour * 3));
+    }
+
+    #[tokio::test]
+    async fn without_a_boot_id_starts_are_not_remembered_and_it_says_so() {
+        let directory = tempfile::tempdir().unwrap();
+        let engine = in_boot(None, directory.path(), Duration::ZERO, Duration::ZERO);
+        assert!(!engine.capabilities().remembers);
+        let recalled = engine.recall(LockName::parse("job").unwrap(), Duration::MAX).await;
+        assert!(matches!(recalled, Err(InspectError::Engine(EngineError::Unsupported(_)))), "{recalled:?}");
+    }
 
     #[test]
     fn what_the_user_can_change_is_a_refusal_that_says_how() {

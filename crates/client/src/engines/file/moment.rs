@@ -19,7 +19,7 @@ impl BootId {
         Self::parse(&std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?)
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
         // An id of zeros would be one that everybody has.
         let id = u128::from_str_radix(&digits, 16).ok().filter(|id| digits.len() == 32 && *id != 0)?;
@@ -103,5 +103,74 @@ pub(super) struct HostClock {
 impl HostClock {
     pub(super) fn now(&self) -> Moment {
         Moment::new(self.boot, self.clock.now(), self.clock.wall())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: BootId = BootId([1; 16]);
+    const SECOND: BootId = BootId([2; 16]);
+
+    /// So many seconds after boot, and by the calendar.
+    fn moment(boot: BootId, since_boot: u64, wall: u64) -> Moment {
+        let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(wall);
+        Moment::new(boot, BootTime::from_boot(Duration::from_secs(since_boot)), wall)
+    }
+
+    fn age(start: Moment, now: Moment) -> u64 {
+        start.age(now).as_secs()
+    }
+
+    #[test]
+    fn within_a_boot_the_calendar_changes_nothing() {
+        let start = moment(FIRST, 100, 5000);
+        for wall in [0, 5000, 5060, 9_000_000] {
+            assert_eq!(age(start, moment(FIRST, 160, wall)), 60, "at {wall}");
+        }
+        assert_eq!(age(start, moment(FIRST, 40, 5060)), 0, "still to come");
+    }
+
+    #[test]
+    fn after_a_reboot_the_calendar_counts_and_at_least_the_time_since_then() {
+        let start = moment(FIRST, 100, 5000);
+        assert_eq!(age(start, moment(SECOND, 30, 5090)), 90);
+        // The boot clock of the first boot is none of the second's.
+        assert_eq!(age(start, moment(SECOND, 160, 5200)), 200);
+        assert_eq!(age(start, moment(SECOND, 30, 5010)), 30, "the calendar went back by some");
+        assert_eq!(age(start, moment(SECOND, 30, 4000)), 30, "it went back behind the start");
+    }
+
+    #[test]
+    fn a_start_that_was_some_time_ago_is_as_old_on_both_clocks() {
+        let start = moment(FIRST, 100, 5000).before(Duration::from_secs(10));
+        assert_eq!(start, moment(FIRST, 90, 4990));
+        assert_eq!(moment(FIRST, 5, 5000).before(Duration::from_secs(10)), moment(FIRST, 0, 4990));
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_zeros_are_nothing() {
+        let start = moment(FIRST, 100, 5000);
+        assert_eq!(Moment::decode(&start.encode()), Some(start));
+        assert_eq!(Moment::decode(&[0; Moment::BYTES]), None);
+        let mut bytes = [0; Moment::BYTES];
+        bytes[..16].fill(1);
+        bytes[16..24].copy_from_slice(&100_000_000_000_u64.to_le_bytes());
+        bytes[24..].copy_from_slice(&5_000_000_000_000_u64.to_le_bytes());
+        assert_eq!(start.encode(), bytes);
+    }
+
+    #[test]
+    fn a_boot_has_an_id_that_stays() {
+        assert!(BootId::of_this_boot().is_some());
+        assert_eq!(BootId::of_this_boot(), BootId::of_this_boot());
+        let parsed = BootId::parse("00010203-0405-0607-0809-0a0b0c0d0e0f\n");
+        assert_eq!(parsed, Some(BootId([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15])));
+        for wrong in
+            ["", "0001", "00000000-0000-0000-0000-000000000000", "+0010203-0405-0607-0809-0a0b0c0d0e0f0"]
+        {
+            assert_eq!(BootId::parse(wrong), None, "{wrong}");
+        }
     }
 }

@@ -240,7 +240,11 @@ fn decode(slot: &[u8]) -> Option<Named> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::super::moment::BootId;
     use super::*;
+    use crate::clock::BootTime;
 
     fn name() -> LockName {
         LockName::parse("orders/42").unwrap()
@@ -254,6 +258,12 @@ mod tests {
             value: Value { bytes: Bytes::from_static(value), in_doubt: false },
             start: None,
         }
+    }
+
+    /// So many seconds after a boot.
+    fn started(seconds: u64) -> Moment {
+        let boot = BootId::of_this_boot().expect("the kernel says which boot it is");
+        Moment::new(boot, BootTime::from_boot(Duration::from_secs(seconds)), SystemTime::UNIX_EPOCH)
     }
 
     fn next(state: &State, file: &File) -> State {
@@ -277,7 +287,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let name = LockName::parse("n".repeat(LockName::MAX_BYTES)).unwrap();
         let value = Value { bytes: vec![0xff; Value::MAX_BYTES].into(), in_doubt: true };
-        let state = State { value, ..state_with(u64::MAX - 1, b"") };
+        let state = State { value, start: Some(started(7)), ..state_with(u64::MAX - 1, b"") };
         let file = state.create(dir.path(), &name).unwrap();
         assert_eq!(State::read(&file, &name).unwrap(), state);
     }
@@ -296,6 +306,54 @@ mod tests {
             assert!(read.token >= last.token, "byte {at}: {read:?}");
             file.write_all_at(&[byte], at as u64).unwrap();
         }
+    }
+
+    /// Whatever single byte of the file is damaged, and whatever was written since: the start that was answered is there.
+    #[test]
+    fn no_damage_to_one_byte_loses_a_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = state_with(7, b"v").create(dir.path(), &name()).unwrap();
+        for later_writes in 0..3 {
+            let start = started(later_writes);
+            State::read(&file, &name()).unwrap().write_start(&file, &name(), start).unwrap();
+            for _ in 0..later_writes {
+                next(&State::read(&file, &name()).unwrap(), &file);
+            }
+            let mut whole = [0; 2 * SLOT];
+            file.read_exact_at(&mut whole, 0).unwrap();
+            for (at, byte) in whole.into_iter().enumerate() {
+                file.write_all_at(&[byte ^ 0x41], at as u64).unwrap();
+                let read = State::read(&file, &name()).unwrap();
+                assert_eq!(read.start, Some(start), "byte {at}, {later_writes} writes later");
+                file.write_all_at(&[byte], at as u64).unwrap();
+            }
+        }
+    }
+
+    /// A start of which nobody was told may be lost with its slot, and the one before it then counts again.
+    #[test]
+    fn a_torn_start_leaves_the_one_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = state_with(7, b"v");
+        let file = state.create(dir.path(), &name()).unwrap();
+        state.write_start(&file, &name(), started(1)).unwrap();
+        let before = State::read(&file, &name()).unwrap();
+        let torn = before.write_next(&file, &name(), |state| state.start = Some(started(2))).unwrap();
+        let slot = torn.generation % 2 * SLOT as u64;
+        file.write_all_at(&[0; SLOT / 2], slot).unwrap();
+        let read = State::read(&file, &name()).unwrap();
+        assert_eq!((read.start, read.value.in_doubt), (Some(started(1)), true));
+        // The next write mends the slot, and keeps what stands.
+        next(&read, &file);
+        assert_eq!(State::read(&file, &name()).unwrap().start, Some(started(1)));
+    }
+
+    #[test]
+    fn a_start_lies_where_the_table_says() {
+        let start = started(7);
+        let slot = State { start: Some(start), ..state_with(7, b"v") }.encode(&name());
+        assert_eq!(slot[4060..4092], start.encode());
+        assert_eq!(state_with(7, b"v").encode(&name())[4060..4092], [0; 32]);
     }
 
     #[test]
