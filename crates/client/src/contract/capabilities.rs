@@ -51,6 +51,7 @@ pub async fn a_weaker_engine_is_refused<S: Subject>(trial: Trial<S>) {
         Capability::Mode(Mode::Cw),
         Capability::Conversion,
         Capability::Value,
+        Capability::Remember,
         Capability::Fencing,
         Capability::Fair,
         Capability::DeadlockDetection,

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::trial::within;
 use super::{Inside, Subject, proc};
-use crate::{Client, Guard, Mode, OwnerId, Wait};
+use crate::{Client, Guard, Mode, OwnerId, Record, Run, Turn, Wait};
 
 const ADDRESS: &str = "TENURE_CONTRACT_HELPER";
 
@@ -125,11 +125,11 @@ pub fn run_helper<S: Subject>() {
     let Ok(address) = std::env::var(ADDRESS) else { return };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime can be built");
     let client = runtime.block_on(S::connect(&address));
-    let mut guards = HashMap::new();
+    let (mut guards, mut runs) = (HashMap::new(), Vec::new());
     println!("\n@ready");
     for command in std::io::stdin().lines().map_while(Result::ok) {
         let words: Vec<&str> = command.split(' ').collect();
-        let answer = runtime.block_on(obey(&client, &mut guards, &words));
+        let answer = runtime.block_on(obey(&client, &mut guards, &mut runs, &words));
         println!("@{}", answer.unwrap_or_else(|error| format!("error {error}")));
     }
     // Its parent is gone, or has no more commands.
@@ -139,6 +139,7 @@ pub fn run_helper<S: Subject>() {
 async fn obey(
     client: &Client,
     guards: &mut HashMap<String, Guard>,
+    runs: &mut Vec<Run>,
     words: &[&str],
 ) -> Result<String, Box<dyn std::error::Error>> {
     let held = |name: &str| guards.get(name).ok_or("the helper does not hold that");
@@ -180,6 +181,18 @@ async fn obey(
                 guard.release().await?;
             }
             Ok("finished".to_owned())
+        }
+        ["once", name, recorded, ttl_ms] => {
+            let record = if recorded == "start" { Record::AtStart } else { Record::AtSuccess };
+            let request = client.once_per(name, Duration::from_hours(1)).record(record);
+            Ok(match request.ttl(Duration::from_millis(ttl_ms.parse()?)).begin().await? {
+                // It goes on for as long as this process lives.
+                Turn::Yours(run) => {
+                    runs.push(run);
+                    "yours".to_owned()
+                }
+                Turn::AlreadyRun { .. } => "already".to_owned(),
+            })
         }
         _ => Err(format!("no such command: {words:?}").into()),
     }

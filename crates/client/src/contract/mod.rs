@@ -40,6 +40,7 @@ pub mod crash;
 pub mod deadlock;
 pub mod exclusion;
 pub mod leaks;
+pub mod once;
 pub mod reentrance;
 pub mod release;
 pub mod runtime;
@@ -125,6 +126,11 @@ macro_rules! contract_suite {
                     a_shared_owner_keeps_strangers_out, recipes_of_one_engine_exclude_each_other;
                 leaks: a_dropped_acquire_leaves_nothing, a_dropped_wait_leaves_nothing, a_wait_dropped_at_the_grant_leaves_nothing,
                     a_timed_out_wait_leaves_nothing, a_dropped_release_releases, a_dropped_guard_releases;
+                once: what_is_not_remembered_is_unsupported, a_second_start_within_the_window_is_told, one_of_many_runs_it,
+                    those_who_waited_do_not_run_it_again, one_of_many_processes_runs_it, a_killed_run_counts_as_it_was_to_be_recorded,
+                    while_it_runs_others_are_told_at_once, a_run_that_failed_is_tried_again, after_the_window_it_runs_again,
+                    a_lost_grant_records_nothing, a_value_and_a_start_leave_each_other_alone, an_owner_that_reenters_runs_it_once,
+                    a_dropped_begin_leaves_nothing, the_blocking_api_runs_it_once;
                 reentrance: the_same_owner_reenters, another_owner_does_not, what_is_not_covered_is_refused,
                     tasks_of_one_owner_share_a_grant, an_owner_reenters_from_another_client, an_owner_reenters_from_another_process,
                     what_an_owner_dropped_is_not_in_its_own_way, a_wait_behind_a_joined_holder_ends;

@@ -1,5 +1,5 @@
 //! An engine that keeps everything in this process, written to be read and not to be fast: all six modes, first come first
-//! served, leases, conversion, values, deadlock detection. The suite is held to it, and it can be told to be wrong.
+//! served, leases, conversion, values, starts, deadlock detection. The suite is held to it, and it can be told to be wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -8,8 +8,10 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tenure::capabilities::{Breaking, Expiry, Reach, Waking};
 use tenure::clock::{BootTime, Clock};
-use tenure::engine::{AcquireRequest, Conversion, EngineContext, Grant, Granted, LossNotice, WaitUntil};
-use tenure::error::{CycleMember, RenewError};
+use tenure::engine::{
+    AcquireRequest, Conversion, EngineContext, Grant, Granted, LossNotice, Remembered, Start, WaitUntil,
+};
+use tenure::error::{CycleMember, RememberError, RenewError};
 use tenure::{
     AcquireError, Break, BreakError, Capabilities, ConvertError, Engine, EngineError, FencingToken, GrantId,
     InspectError, LockInfo, LockName, Lost, LostReason, Member, ModeSet, OwnerId, ReleaseError, Term, Value,
@@ -53,6 +55,20 @@ pub(crate) enum Fault {
     HidesItsHerd,
     /// Each recipe has its own table.
     RecipesAreStrangers,
+    /// Starts are recorded, and forgotten.
+    ForgetsStarts,
+    /// Starts are recorded by whoever comes.
+    AnybodyStarts,
+    /// A start is recorded whether or not there is another in its window.
+    StartsOverOthers,
+    /// A start is recorded as of now, however long ago it was.
+    StartsAtTheEnd,
+    /// A start stands for ever.
+    StartsForEver,
+    /// All resources have one start.
+    StartsEverything,
+    /// A start costs the value.
+    StartsOverTheValue,
 }
 
 /// What the clients of one address share.
@@ -69,6 +85,8 @@ struct Table {
     token: u64,
     /// Requests are answered as if the engine could not be reached.
     unreachable: bool,
+    /// Starts are recorded, and the answer is that the engine cannot be reached.
+    loses_starts_answers: bool,
 }
 
 #[derive(Debug, Default)]
@@ -77,6 +95,7 @@ struct Resource {
     /// Converters first, each kind in its order.
     queue: Vec<Queued>,
     value: Value,
+    started: Option<BootTime>,
 }
 
 #[derive(Clone, Debug)]
@@ -111,17 +130,19 @@ impl Store {
         self.table.lock().unwrap().unreachable = unreachable;
     }
 
+    /// From now on starts are recorded, and nobody hears of it.
+    pub(crate) fn lose_answers_to_starts(&self) {
+        self.table.lock().unwrap().loses_starts_answers = true;
+    }
+
     fn table(&self) -> Result<MutexGuard<'_, Table>, EngineError> {
         let table = self.table.lock().unwrap();
-        if table.unreachable {
-            return Err(EngineError::Unreachable {
-                engine: "reference",
-                message: "told so".into(),
-                cause: None,
-            });
-        }
-        Ok(table)
+        if table.unreachable { Err(unreachable()) } else { Ok(table) }
     }
+}
+
+fn unreachable() -> EngineError {
+    EngineError::Unreachable { engine: "reference", message: "told so".into(), cause: None }
 }
 
 impl Table {
@@ -244,6 +265,7 @@ impl ReferenceEngine {
         capabilities.modes = ModeSet::ALL;
         capabilities.conversion = true;
         capabilities.value = true;
+        capabilities.remembers = true;
         capabilities.fencing = true;
         capabilities.fair = true;
         capabilities.deadlock_detection = true;
@@ -499,6 +521,52 @@ impl Engine for ReferenceEngine {
             }
             resource.value = Value { bytes, in_doubt: false };
             Ok(())
+        })
+    }
+
+    fn remember(
+        self: Arc<Self>,
+        grant: Grant,
+        start: Start,
+    ) -> BoxFuture<'static, Result<Remembered, RememberError>> {
+        Box::pin(async move {
+            let (fault, now) = (self.store.fault, self.clock.now());
+            let mut table = self.serve(&grant.name)?;
+            let loses_answer = table.loses_starts_answers;
+            let resource = table.resources.get_mut(&grant.name).unwrap();
+            if resource.held(grant.id).is_none() && fault != Fault::AnybodyStarts {
+                return Err(Lost { name: grant.name, reason: LostReason::Forgotten }.into());
+            }
+            let stands = start.window.max(start.ago);
+            match resource.started.map(|started| now.since(started)) {
+                Some(ago) if ago < stands && fault != Fault::StartsOverOthers => {
+                    return Ok(Remembered::Already { ago });
+                }
+                _ if fault == Fault::ForgetsStarts => {}
+                _ if fault == Fault::StartsAtTheEnd => resource.started = Some(now),
+                _ => resource.started = Some(now - start.ago),
+            }
+            if fault == Fault::StartsOverTheValue {
+                resource.value = Value::default();
+            }
+            if loses_answer { Err(unreachable().into()) } else { Ok(Remembered::Recorded) }
+        })
+    }
+
+    fn recall(
+        self: Arc<Self>,
+        name: LockName,
+        window: Duration,
+    ) -> BoxFuture<'static, Result<Option<Duration>, InspectError>> {
+        Box::pin(async move {
+            let now = self.clock.now();
+            let table = self.serve(&name)?;
+            let last = match self.store.fault {
+                Fault::StartsEverything => table.resources.values().find_map(|resource| resource.started),
+                _ => table.resources[&name].started,
+            };
+            let stands = |ago: &Duration| *ago < window || self.store.fault == Fault::StartsForEver;
+            Ok(last.map(|started| now.since(started)).filter(stands))
         })
     }
 

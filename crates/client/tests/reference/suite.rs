@@ -93,4 +93,13 @@ caught! {
     a_herd_that_is_hidden_is_caught: HidesItsHerd by capabilities::a_release_wakes_one;
     recipes_that_do_not_exclude_each_other_are_caught: RecipesAreStrangers by exclusion::recipes_of_one_engine_exclude_each_other;
     a_conversion_over_others_is_caught: ConvertsOverOthers by conversion::a_conversion_waits_for_others;
+    a_start_that_is_forgotten_is_caught: ForgetsStarts by once::a_second_start_within_the_window_is_told;
+    a_start_that_is_forgotten_is_caught_by_many: ForgetsStarts by once::one_of_many_runs_it;
+    a_start_by_a_lost_grant_is_caught: AnybodyStarts by once::a_lost_grant_records_nothing;
+    a_start_over_another_is_caught: StartsOverOthers by once::a_lost_grant_records_nothing;
+    a_start_over_another_is_caught_by_those_who_waited: StartsOverOthers by once::those_who_waited_do_not_run_it_again;
+    a_start_that_counts_from_the_end_is_caught: StartsAtTheEnd by once::a_run_that_failed_is_tried_again;
+    a_start_that_stands_for_ever_is_caught: StartsForEver by once::after_the_window_it_runs_again;
+    a_start_of_another_name_is_caught: StartsEverything by once::a_second_start_within_the_window_is_told;
+    a_start_that_costs_the_value_is_caught: StartsOverTheValue by once::a_value_and_a_start_leave_each_other_alone;
 }
