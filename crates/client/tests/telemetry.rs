@@ -30,6 +30,10 @@ async fn grants_waits_releases_and_losses_are_counted_and_logged() {
     let lost = client.lock("job").max_hold(Duration::from_millis(1)).acquire().await.unwrap();
     lost.lost().await;
     drop(lost);
+    for _ in 0..2 {
+        drop(client.once_per("hourly", Duration::from_hours(1)).begin().await.unwrap());
+    }
+    assert!(client.once_per("hourly", Duration::ZERO).begin().await.is_err());
     let _held = client.lock("held").acquire().await.unwrap();
 
     let mut seen: Vec<String> = snapshotter
@@ -53,12 +57,15 @@ async fn grants_waits_releases_and_losses_are_counted_and_logged() {
     assert_eq!(
         seen,
         [
-            "tenure_acquire_seconds{engine=file} 3 values",
+            "tenure_acquire_seconds{engine=file} 4 values",
             "tenure_acquires_total{engine=file,outcome=busy} 1",
-            "tenure_acquires_total{engine=file,outcome=granted} 3",
+            "tenure_acquires_total{engine=file,outcome=granted} 4",
             "tenure_acquires_total{engine=file,outcome=timed_out} 1",
             "tenure_locks_held{engine=file} 1",
             "tenure_losses_total{engine=file,reason=max_hold} 1",
+            "tenure_turns_total{engine=file,outcome=already_run} 1",
+            "tenure_turns_total{engine=file,outcome=failed} 1",
+            "tenure_turns_total{engine=file,outcome=yours} 1",
         ]
     );
 

@@ -13,16 +13,16 @@ use tenure::{
 use crate::engine::{Fault, ReferenceEngine, Store};
 
 /// An engine and a client whose time stands still.
-struct Still {
-    clock: ManualClock,
-    store: Arc<Store>,
-    client: Client,
+pub(crate) struct Still {
+    pub(crate) clock: ManualClock,
+    pub(crate) store: Arc<Store>,
+    pub(crate) client: Client,
 }
 
-const TTL: Duration = Duration::from_secs(30);
+pub(crate) const TTL: Duration = Duration::from_secs(30);
 
 impl Still {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let clock = ManualClock::new();
         let store = Store::new(Fault::None);
         let client = Self::connect(&clock, &store);
@@ -37,18 +37,18 @@ impl Still {
         .unwrap()
     }
 
-    async fn hold(&self, name: &str) -> Guard {
+    pub(crate) async fn hold(&self, name: &str) -> Guard {
         self.client.lock(name).ttl(TTL).acquire().await.unwrap()
     }
 
     /// Whether a new owner could get it now.
-    async fn is_free(&self, name: &str) -> bool {
+    pub(crate) async fn is_free(&self, name: &str) -> bool {
         self.client.lock(name).try_acquire().await.unwrap().is_some()
     }
 }
 
 /// Waits until the client's thread has done what makes this true.
-async fn until(what: &str, holds: impl AsyncFnMut() -> bool) {
+pub(crate) async fn until(what: &str, holds: impl AsyncFnMut() -> bool) {
     eventually(Duration::from_mins(1), what, holds).await;
 }
 

@@ -3,4 +3,5 @@
 
 mod engine;
 mod layer;
+mod once;
 mod suite;
