@@ -10,7 +10,8 @@ use tenure::{
     ReleaseError, Wait, WhenLost,
 };
 
-use crate::engine::{Fault, ReferenceEngine, Store};
+use crate::engine::{ReferenceEngine, Store};
+use crate::fault::Fault;
 
 /// An engine and a client whose time stands still.
 pub(crate) struct Still {

@@ -2,6 +2,7 @@
 //! engines share.
 
 mod engine;
+mod fault;
 mod layer;
 mod once;
 mod suite;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tenure::contract::within;
 use tenure::engine::{AcquireRequest, Start};
 use tenure::{
     AcquireError, Capability, Guard, Mode, OncePerError, OncePerRequest, Record, Release, Turn, Wait,
@@ -75,6 +76,19 @@ async fn remember(still: &Still, guard: &Guard) {
     (grant.id, grant.owner) = (guard.grant(), guard.owner());
     let start = Start::new(Duration::ZERO, MINUTE);
     still.client.engine().clone().remember(grant, start).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_has_begun_is_told_without_waiting() {
+    let still = Still::new();
+    let run = still.begin(Record::AtStart).await;
+    assert_eq!(ago(&run), None);
+    // No time passes, so whoever waits for anything waits for ever.
+    let told = within(MINUTE, "it is told", still.begin(Record::AtStart)).await;
+    assert_eq!(ago(&told), Some(Duration::ZERO));
+    let told = within(MINUTE, "it is told", still.begin(Record::AtSuccess)).await;
+    assert_eq!(ago(&told), Some(Duration::ZERO));
+    drop(run);
 }
 
 #[tokio::test]

@@ -3,7 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use crate::engine::{Fault, ReferenceEngine, Store};
+use crate::engine::{ReferenceEngine, Store};
+use crate::fault::Fault;
 use tenure::contract::{self, Subject};
 use tenure::{Client, GrantId};
 

@@ -408,8 +408,11 @@ impl Held {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use rustix::fs::FlockOperation;
 
+    use super::super::moment::BootId;
     use super::*;
     use crate::clock::ManualClock;
     use crate::name::LockName;
@@ -445,6 +448,29 @@ mod tests {
         assert!(rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive).is_err());
         drop(short);
         assert!(rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive).is_ok());
+    }
+
+    #[test]
+    fn a_grant_that_does_not_stand_any_more_writes_down_nothing() {
+        let clock = HostClock {
+            boot: BootId::of_this_boot().expect("the kernel says which boot it is"),
+            clock: Arc::new(ManualClock::new()),
+        };
+        let start = Start::new(Duration::ZERO, Duration::from_hours(1));
+        for lost in [LostReason::Broken, LostReason::Forgotten] {
+            let directory = tempfile::tempdir().unwrap();
+            let held = hold(directory.path(), OwnerId::random());
+            match lost {
+                LostReason::Broken => {
+                    File::create(member::break_mark(&held.resource.folder, held.grant)).map(drop).unwrap();
+                }
+                _ => std::fs::remove_file(held.resource.lock_path()).unwrap(),
+            }
+            assert_eq!(held.remember(start, &clock).unwrap(), Err(lost));
+            assert_eq!(held.write(Bytes::new(), SystemTime::UNIX_EPOCH).unwrap(), Err(lost));
+            let (_, state) = Resource::peek(&held.resource.folder).unwrap().expect("there is a state");
+            assert_eq!(state.start, None);
+        }
     }
 
     #[test]
