@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -255,7 +255,7 @@ impl Attempt {
             resource: self.resource.clone(),
             grant: self.request.grant,
             loss: self.request.loss.clone(),
-            watch: None,
+            watch: OnceLock::new(),
             owner: self.request.owner,
             mode: self.request.mode,
             shared_owner: self.request.reenter,
@@ -272,7 +272,8 @@ pub(super) struct Held {
     pub(super) resource: Resource,
     pub(super) grant: GrantId,
     pub(super) loss: LossNotice,
-    pub(super) watch: Option<Subscription>,
+    /// Set once it is watched.
+    pub(super) watch: OnceLock<Subscription>,
     owner: OwnerId,
     mode: Mode,
     /// Whether others of the same owner may have joined it.

@@ -70,6 +70,9 @@ pub struct FileEngine {
 const FIRST_POLL: Duration = Duration::from_millis(2);
 const LONGEST_POLL: Duration = Duration::from_millis(500);
 
+/// A lock that is held for less is not watched: the kernel takes longer, 10 ms and more, to end its watching than most such locks are held.
+const WATCH_AFTER: Duration = Duration::from_millis(50);
+
 impl FileEngine {
     pub(crate) async fn open_url(
         url: &EngineUrl<'_>,
@@ -226,17 +229,29 @@ impl FileEngine {
         }
     }
 
-    fn keep(self: &Arc<Self>, mut held: Held) -> Granted {
-        held.watch = self
-            .watcher()
-            .and_then(|watcher| watcher.subscribe(&held.resource.lock_path(), Interest::Tampered));
+    fn keep(self: &Arc<Self>, held: Held) -> Granted {
         let (granted, held) = (held.granted(), Arc::new(held));
         self.held().insert(held.grant, held.clone());
+        let (engine, clock, held) = (Arc::downgrade(self), self.context.clock.clone(), Arc::downgrade(&held));
+        self.context.runtime.spawn(async move {
+            clock.sleep_until(clock.now() + WATCH_AFTER).await;
+            if let (Some(engine), Some(held)) = (engine.upgrade(), held.upgrade()) {
+                engine.watch_over(&held);
+            }
+        });
+        granted
+    }
+
+    /// Watches what is held, so that its holder is told at once if somebody meddles with it.
+    fn watch_over(self: &Arc<Self>, held: &Arc<Held>) {
+        let lock = held.resource.lock_path();
+        if let Some(watch) = self.watcher().and_then(|watcher| watcher.subscribe(&lock, Interest::Tampered)) {
+            let _ = held.watch.set(watch);
+        }
         // What was done to it before it was watched, nobody has heard.
         if let Ok(Err(reason)) = held.confirm() {
             held.loss.tell(reason);
         }
-        granted
     }
 
     /// How long ago the last start was, without a lock: it may have been written just now.
