@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: each engine beside the bare recipe that it stands on, measured in one run.
+//! `cargo xtask bench`: each engine beside the bare recipe that it stands on, and the command beside flock(1), measured in one run.
 
 use crate::packages;
 use crate::step::{Outcome, Steps, cargo, run as run_program};
@@ -6,10 +6,11 @@ use crate::step::{Outcome, Steps, cargo, run as run_program};
 pub(crate) const HELP: &str = "\
 Each engine beside the bare recipe that it stands on, measured in one run.
 
-Usage: cargo xtask bench [ENGINE…] [--rounds N] [--seconds S]
+Usage: cargo xtask bench [ENGINE…] [command] [--rounds N] [--seconds S]
 
 Installs the servers that are missing, builds with all optimizations, and measures the engines that are
-named, or all of them. The figures are good for ratios within a run, not for comparing machines.
+named, and `tenure run` beside util-linux's flock if `command` is; or all of it. The figures are good for
+ratios within a run, not for comparing machines.
 
 Options:
   --rounds N   rounds of each contender, interleaved [default: 5]
@@ -18,6 +19,7 @@ Options:
 Examples:
   cargo xtask bench
   cargo xtask bench file
+  cargo xtask bench command
   cargo xtask bench file --rounds 3 --seconds 1
 ";
 
@@ -26,6 +28,9 @@ pub(crate) fn run(words: &[String]) -> Outcome {
     let mut steps = Steps::default();
     steps.run("packages", "cargo xtask test --only packages", packages::ensure)?;
 
+    // The program under test lies beside the one that measures it.
+    let build = ["build", "--release", "--locked", "-p", "tenure-cli"];
+    steps.run("build", &format!("cargo {}", build.join(" ")), || run_program(&mut cargo(&build)))?;
     let mut args = vec!["run", "--release", "--locked", "-p", "tenure-bench", "--"];
     args.extend(words.iter().map(String::as_str));
     let alone = format!("cargo {}", args.join(" "));

@@ -16,6 +16,8 @@ const NEEDED: &[(&str, &str)] = &[
     ("libfaketime", "a Redis whose clock is stepped"),
     ("util-linux", "setpriv: servers that die with their test, programs that are not root"),
     ("mount", "disks that are full"),
+    ("bash", "a shell with job control, on terminals that tests type on"),
+    ("hyperfine", "the benchmark of the command"),
 ];
 
 /// Kept in a file of its own: it runs as root, and whoever is asked for that wants to read it.
@@ -107,7 +109,7 @@ mod tests {
     #[test]
     fn a_package_is_missing_if_dpkg_does_not_know_it_or_has_removed_it() {
         let installed = "gcc installed\nlibc6-dev installed\nlibfaketime config-files\n\
-                         redis-server half-configured\nutil-linux installed\n";
+                         redis-server half-configured\nutil-linux installed\nbash installed\nhyperfine installed\n";
         assert_eq!(missing(installed), ["libfaketime", "mount"]);
     }
 

@@ -3,6 +3,7 @@
 //! A figure means something only beside another one of the same run: rounds of the contenders are interleaved, and what
 //! is printed is their medians, their spread, and the ratio of ours to the bare recipe.
 
+mod command;
 mod engines;
 mod report;
 mod workload;
@@ -18,12 +19,14 @@ const EXIT_USAGE: u8 = 64;
 /// What is to be measured, and for how long.
 struct Plan {
     engines: Vec<String>,
+    /// Whether `tenure run` is to be measured.
+    command: bool,
     rounds: usize,
     round: Duration,
 }
 
 fn plan() -> Result<Plan> {
-    let mut plan = Plan { engines: Vec::new(), rounds: 5, round: Duration::from_secs(3) };
+    let mut plan = Plan { engines: Vec::new(), command: false, rounds: 5, round: Duration::from_secs(3) };
     let mut words = std::env::args().skip(1);
     let number = |option: &str, word: Option<String>| match word.as_deref().map(str::parse::<u32>) {
         Some(Ok(number @ 1..=3600)) => Ok(number),
@@ -33,14 +36,16 @@ fn plan() -> Result<Plan> {
         match word.as_str() {
             "--rounds" => plan.rounds = number("--rounds", words.next())? as usize,
             "--seconds" => plan.round = Duration::from_secs(number("--seconds", words.next())?.into()),
+            "command" => plan.command = true,
             engine if engines::NAMES.contains(&engine) => plan.engines.push(word),
             _ => bail!(
-                "`{word}` is neither an engine ({}) nor an option: see `cargo xtask bench --help`",
+                "`{word}` is neither an engine ({}), nor `command`, nor an option: see `cargo xtask bench --help`",
                 engines::NAMES.join(", ")
             ),
         }
     }
-    if plan.engines.is_empty() {
+    if plan.engines.is_empty() && !plan.command {
+        plan.command = true;
         plan.engines = engines::NAMES.map(str::to_owned).to_vec();
     }
     Ok(plan)
@@ -68,6 +73,9 @@ fn measure(plan: &Plan) -> Result<()> {
             let rounds = workload::measure(workload, &contenders, plan.rounds, plan.round)?;
             report::table(engine, workload, &rounds);
         }
+    }
+    if plan.command {
+        command::measure(plan.rounds)?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The front: the process that the caller started. It has the lock, and gives the minder its orders.
 
+use std::io::IsTerminal;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
@@ -149,7 +150,13 @@ impl Front {
             Talk::Normal | Talk::Verbose => tracing_subscriber::filter::LevelFilter::WARN,
             Talk::Everything => tracing_subscriber::filter::LevelFilter::DEBUG,
         };
-        tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).without_time().init();
+        tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_writer(std::io::stderr)
+            .with_ansi(std::io::stderr().is_terminal())
+            .with_target(false)
+            .without_time()
+            .init();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.map_err(|error| Failure::system("no runtime", error))?.block_on(self.go())
     }
@@ -435,12 +442,10 @@ struct Ended {
 async fn hand_back(job: &Job, hold: Got, Ended { end, lost }: Ended) -> Result<u8, Failure> {
     let name = &job.name;
     let why_told = match (end.why, hold.guard().state()) {
-        (Why::Deadline, GuardState::Held) if job.max_hold.is_some() => {
-            Some("it was held for as long as --max-hold allows".to_owned())
-        }
-        (Why::Deadline, GuardState::Lost(reason)) => Some(reason.to_string()),
+        (Why::Deadline, GuardState::Held) if job.max_hold.is_some() => Some(reason_text(LostReason::MaxHold)),
+        (Why::Deadline, GuardState::Lost(reason)) => Some(reason_text(reason)),
         (Why::Deadline, _) => Some("it could not be renewed in time".to_owned()),
-        (Why::ByItself | Why::Lost, _) => lost.map(|reason| reason.to_string()),
+        (Why::ByItself | Why::Lost, _) => lost.map(reason_text),
     };
     if job.talk >= Talk::Verbose && !end.left.is_empty() {
         let pids: Vec<_> = end.left.iter().map(ToString::to_string).collect();
@@ -472,6 +477,14 @@ async fn hand_back(job: &Job, hold: Got, Ended { end, lost }: Ended) -> Result<u
         Err(Unreleased(message)) => say(format!("`{name}`: {message}")),
     }
     Ok(end.code)
+}
+
+/// Why it was lost, in the words of the command line.
+fn reason_text(reason: LostReason) -> String {
+    match reason {
+        LostReason::MaxHold => "it was held for as long as --max-hold allows".to_owned(),
+        reason => reason.to_string(),
+    }
 }
 
 /// The command has done its work, and something is to be said about the lock.

@@ -1,8 +1,10 @@
 //! The command, its children and a nested run's command are all gone before another process can get the lock, however the first one
 //! loses it.
 
+use std::fs::File;
 use std::thread::JoinHandle;
 
+use rustix::fs::FlockOperation;
 use rustix::process::Signal;
 use tenure_testkit::{Process, eventually};
 
@@ -20,13 +22,11 @@ setsid sh -c 'echo $$ >> pids; exec sleep 1000' &
 sh -c 'trap "" TERM INT HUP QUIT; echo $$ >> pids; while :; do sleep 1; done' &
 # An orphan in a session of its own.
 sh -c 'setsid sh -c "echo \$\$ >> pids; exec sleep 1000" &'
-# A nested run, of another lock.
-tenure run inner -- sh -c 'echo $$ >> pids; exec sleep 1000' &
-# A nested run of the same lock.
-tenure run job -- sh -c 'echo $$ >> pids; exec sleep 1000' &
+# A nested run.
+tenure run $INNER -- sh -c 'echo $$ >> pids; exec sleep 1000' &
 while :; do wait; sleep 0.1; done
 "#;
-const TREE_SIZE: usize = 7;
+const TREE_SIZE: usize = 6;
 
 /// A `tenure run` of that command, and somebody who waits for its lock.
 struct Race {
@@ -39,8 +39,13 @@ struct Race {
 
 impl Race {
     fn start(options: &[&str]) -> Self {
+        Self::start_with("inner", options)
+    }
+
+    /// With a nested run of this lock.
+    fn start_with(inner: &str, options: &[&str]) -> Self {
         let place = Place::new();
-        std::fs::write(place.path("tree.sh"), TREE).unwrap();
+        std::fs::write(place.path("tree.sh"), TREE.replace("$INNER", inner)).unwrap();
         let arguments = [&["run", "--grace", "300ms"], options, &["job", "--", "sh", "tree.sh"]].concat();
         let holder = place.start(&arguments);
         let pids = eventually("the whole tree to be there", || {
@@ -48,13 +53,18 @@ impl Race {
             (pids.len() == TREE_SIZE).then_some(pids)
         });
         let (client, numbers) = (place.client(), pids.clone());
+        let lock = File::open(place.lock_folder("job").join("lock")).unwrap();
         let next = std::thread::spawn(move || {
+            let alive = || numbers.iter().copied().filter(|pid| is_alive(*pid)).collect::<Vec<_>>();
+            // First by waiting in the kernel, which loses not a moment; then as everybody else does.
+            rustix::fs::flock(&lock, FlockOperation::LockExclusive).unwrap();
+            let alive_at_once = alive();
+            drop(lock);
             let guard = client.lock("job").acquire().unwrap();
-            let alive = numbers.into_iter().filter(|pid| is_alive(*pid)).collect();
+            let alive_then = alive();
             guard.release().unwrap();
-            alive
+            [alive_at_once, alive_then].concat()
         });
-        eventually("somebody to wait for it", || place.waiters("job") == 1);
         assert!(pids.iter().all(|pid| is_alive(*pid)));
         Self { place, holder, pids, next }
     }
@@ -100,6 +110,14 @@ fn on_sigkill() {
     assert_eq!(code, None, "a signal ended it");
 }
 
+/// The nested one holds the lock too, until it is killed.
+#[test]
+fn on_sigkill_with_a_nested_run_of_the_same_lock() {
+    let race = Race::start_with("job", &[]);
+    signal(race.holder.pid().cast_signed(), Signal::KILL);
+    race.end();
+}
+
 #[test]
 fn on_sigkill_of_the_minder() {
     let race = Race::start(&[]);
@@ -125,23 +143,27 @@ fn on_sigkill_of_both_nobody_gets_in_before_the_last_is_gone() {
     race.end();
 }
 
-#[test]
-fn when_the_lock_file_is_deleted() {
-    let race = Race::start(&[]);
+fn when_the_lock_file_is_deleted_under(inner: &str) {
+    let race = Race::start_with(inner, &[]);
     let locks = std::fs::read_dir(race.place.path("locks")).unwrap();
-    let folders =
-        locks.map(|entry| entry.unwrap().path()).filter(|path| path.to_str().unwrap().contains("/job."));
-    for folder in folders {
-        std::fs::remove_file(folder.join("lock")).unwrap();
-    }
+    let mut folders = locks.map(|entry| entry.unwrap().path());
+    let folder =
+        folders.find(|path| path.file_name().unwrap().to_str().unwrap().starts_with("job.")).unwrap();
+    std::fs::remove_file(folder.join("lock")).unwrap();
     let (_, code, log) = race.end();
     assert_eq!(code, Some(76), "{log}");
-    assert!(
-        log.contains(
-            "the lock on `job` is lost: the engine no longer knows the grant; the command was ended"
-        ),
-        "{log}"
-    );
+    let said = "the lock on `job` is lost: the engine no longer knows the grant; the command was ended";
+    assert!(log.contains(said), "{log}");
+}
+
+#[test]
+fn when_the_lock_file_is_deleted() {
+    when_the_lock_file_is_deleted_under("inner");
+}
+
+#[test]
+fn when_the_lock_file_is_deleted_with_a_nested_run_of_the_same_lock() {
+    when_the_lock_file_is_deleted_under("job");
 }
 
 #[test]

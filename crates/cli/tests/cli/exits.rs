@@ -137,7 +137,7 @@ fn signals_that_are_ignored_stay_ignored() {
     let place = Place::new();
     let mut command = place.program("sh");
     // As `nohup` does.
-    command.args(["-c", "trap '' HUP; exec tenure run job -- sh -c 'kill -HUP $$ $PPID; kill -HUP $(ps -o ppid= $PPID); echo alive'"]);
+    command.args(["-c", "trap '' HUP; exec tenure run job -- sh -c 'kill -HUP $$ $PPID; kill -HUP $(cut -d\\  -f4 /proc/$PPID/stat); echo alive'"]);
     let done = Done::of(&command.output().unwrap());
     assert_eq!((done.code, done.out.as_str()), (Some(0), "alive\n"), "{done:?}");
 }

@@ -78,6 +78,14 @@ impl Place {
         self.client().inspect(name).unwrap().waiters.len()
     }
 
+    /// Where the engine keeps a lock.
+    pub(crate) fn lock_folder(&self, name: &str) -> PathBuf {
+        let mut folders = std::fs::read_dir(self.path("locks")).unwrap().map(|entry| entry.unwrap().path());
+        let is_it =
+            |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(&format!("{name}."));
+        folders.find(is_it).unwrap()
+    }
+
     /// The numbers in a file, one in each line; those that are still being written are not there yet.
     pub(crate) fn numbers(&self, file: &str) -> Vec<i32> {
         let text = std::fs::read_to_string(self.path(file)).unwrap_or_default();
