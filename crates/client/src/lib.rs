@@ -81,3 +81,8 @@ pub use value::Value;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So is the one for scheduled jobs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/scheduled-jobs.md")]
+struct ScheduledJobs;
