@@ -28,8 +28,13 @@ Examples:
 
 `tenure COMMAND --help` says more about one of them.
 
-Exit codes: the command's own (128+n if a signal ended it); 75 the lock was not got, nothing was run; 76 the lock was lost while
-the command ran; 69 the engine cannot be reached; 73 the engine cannot do what was asked; 64 bad usage or bad input."
+Exit codes:
+  the command's own, or 128+n if signal n ended it
+  64  bad usage or bad input
+  69  the engine cannot be reached
+  73  the engine cannot do what was asked
+  75  the lock was not got, nothing was run
+  76  the lock was lost while the command ran"
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -40,6 +45,7 @@ pub(crate) struct Cli {
 
 /// Where the locks are.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
     /// The engine, as `file:` or `file:/var/lib/myapp/locks`; `file:` below the user's state directory if nothing is said
     #[arg(long, global = true, env = "TENURE_URL", hide_env_values = true, value_name = "URL", value_hint = ValueHint::Url)]
@@ -53,26 +59,42 @@ pub(crate) struct EngineArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a command under a lock
+    ///
+    /// Takes the lock, runs the command, releases the lock, and exits as the command did.
+    ///
+    /// The command and all that it starts are gone before anybody else gets the lock: also if the lock is lost, and if `tenure` is
+    /// killed, with -9 too. In its environment are `TENURE_LOCK`, `TENURE_TOKEN` (send it along with every write) and `TENURE_OWNER`. A
+    /// `tenure run` inside of it re-enters the locks that it holds.
     Run(RunArgs),
     /// List the locks that are held or waited for
+    ///
+    /// On a terminal a table; else a line for each lock, its fields separated by tabs: name, mode, token, holders, held since, how many
+    /// wait. What is not known is `-`.
     Ls(LsArgs),
     /// Show who holds a lock and who waits for it
+    ///
+    /// On a terminal a table, and the lock's value; else a line for each, its fields separated by tabs: `holder` or `waiter`, mode, token,
+    /// label, host, pid, since when, whether it is `present` or `gone`. A lock that nobody holds or waits for is no line at all.
     Who(WhoArgs),
     /// Show each change of a lock as it is seen
+    ///
+    /// Shows the lock as it is, and then each change, a line for each, until it is interrupted. It looks once in a while: who came and
+    /// went between two looks is not seen, but the token shows how many did.
     Watch(WatchArgs),
     /// Ask the holder of a lock to let go, or take the lock away
+    ///
+    /// A `tenure run` that is asked to let go kills its command, and exits with 76.
+    ///
+    /// With --force the engine frees the lock at once, although its holder may still believe that it holds: only fencing tokens protect
+    /// the data then. An engine that cannot do that says which process to end instead, and the exit code is 73. It is 1 if nobody
+    /// holds the lock.
     Break(BreakArgs),
     /// Print the completions for a shell
     Completions(CompletionsArgs),
-    /// Print the manual, or write all its pages to a folder
+    /// Print the manual, or write a page for each command to a folder
     Man(ManArgs),
 }
 
-/// Take a lock, run a command, release the lock. Exits as the command did.
-///
-/// The command and all that it starts are gone before anybody else gets the lock: also if the lock is lost, and if `tenure` is
-/// killed, with -9 too. In its environment are `TENURE_LOCK`, `TENURE_TOKEN` (send it along with every write) and `TENURE_OWNER`. A
-/// `tenure run` inside of it re-enters the locks that it holds.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -83,9 +105,14 @@ Examples:
   tenure run --once-per 1m text-messages -- echo \"sent once, however many servers start this\"
   tenure run --once-per 1h --retry-failed import -- sh -c 'echo \"with token $TENURE_TOKEN\"'
 
-Exit codes: the command's own (128+n if a signal ended it); 75 the lock was not got, nothing was run; 76 the lock was lost while
-the command ran; 69 the engine cannot be reached; 73 the engine cannot do what was asked; 64 bad usage or bad input; 126 and 127 the
-command cannot be run or was not found.")]
+Exit codes:
+  the command's own, or 128+n if signal n ended it
+  64  bad usage or bad input
+  69  the engine cannot be reached
+  73  the engine cannot do what was asked
+  75  the lock was not got, nothing was run
+  76  the lock was lost while the command ran
+  126, 127  the command cannot be run, or was not found")]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own, and is set by its name")]
 pub(crate) struct RunArgs {
     /// What is locked: 1 to 512 bytes, `/` makes a path
@@ -153,10 +180,6 @@ pub(crate) struct RunArgs {
     pub(crate) quiet: bool,
 }
 
-/// List the locks that are held or waited for, with their holders.
-///
-/// On a terminal a table; else a line for each lock, its fields separated by tabs: name, mode, token, holders, held since, how many
-/// wait. What is not known is `-`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -173,10 +196,6 @@ pub(crate) struct LsArgs {
     pub(crate) json: bool,
 }
 
-/// Show who holds a lock, who waits for it, and its value.
-///
-/// On a terminal a table; else a line for each, its fields separated by tabs: `holder` or `waiter`, mode, token, label, host, pid,
-/// since when, whether it is `present` or `gone`. A lock that nobody holds or waits for is no line at all.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -191,9 +210,6 @@ pub(crate) struct WhoArgs {
     pub(crate) json: bool,
 }
 
-/// Show a lock as it is, and then each change as it is seen, a line for each, until it is interrupted.
-///
-/// It looks every second: who came and went between two looks is not seen, but the token shows how many did.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -216,11 +232,6 @@ pub(crate) struct WatchArgs {
     pub(crate) json: bool,
 }
 
-/// Ask the holders of a lock to let go. A `tenure run` that is asked kills its command, and exits with 76.
-///
-/// With --force the engine frees the lock at once, although its holder may still believe that it holds: only fencing tokens protect
-/// the data then. An engine that cannot do that says which process to end instead, and the exit code is 73. It is 1 if nobody
-/// holds the lock.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -238,7 +249,6 @@ pub(crate) struct BreakArgs {
     pub(crate) json: bool,
 }
 
-/// Print the completions for a shell, for its own place or to be sourced.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -249,7 +259,6 @@ pub(crate) struct CompletionsArgs {
     pub(crate) shell: clap_complete::Shell,
 }
 
-/// Print the manual page of `tenure`, or write it and one page for each command to a folder.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -392,7 +392,9 @@ impl Shift<'_> {
         // Inside of another run, the one around us minds the terminal. Else we stop when the command has.
         if nested && came.signal == Signal::SIGTSTP {
             signals::stop(Stop::Itself);
-            self.resume(went_to_all);
+            if !went_to_all {
+                self.resume();
+            }
         }
     }
 
@@ -405,15 +407,12 @@ impl Shift<'_> {
             self.order(&Order::Continue { terminal: true });
         } else if wants_terminal || signal == Signal::SIGTSTP as i32 {
             signals::stop(Stop::Group);
-            self.resume(false);
+            self.resume();
         }
     }
 
-    /// We were continued: so is the command, if the lock still stands.
-    fn resume(&self, went_to_all: bool) {
-        if self.guard.check().is_err() || went_to_all {
-            return;
-        }
+    /// We were continued: so is the command, unless the minder finds that the deadline has passed.
+    fn resume(&self) {
         let terminal = self.terminal.as_ref().is_some_and(|tty| tty.was_given() && tty.is_ours());
         self.order(&Order::Continue { terminal });
     }

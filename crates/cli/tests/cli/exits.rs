@@ -133,6 +133,19 @@ fn what_a_command_leaves_running_is_left_alone_and_does_not_keep_the_lock() {
 }
 
 #[test]
+fn signals_that_are_ignored_stay_ignored_also_while_it_waits() {
+    let place = Place::new();
+    let holder = place.hold("job");
+    let mut command = place.program("sh");
+    command.args(["-c", "trap '' HUP; exec tenure run job -- echo got it"]);
+    let mut waiter = tenure_testkit::Process::start("tenure", tempfile::tempdir().unwrap(), command);
+    tenure_testkit::eventually("it to wait", || place.waiters("job") == 1);
+    crate::place::signal(waiter.pid().cast_signed(), rustix::process::Signal::HUP);
+    drop(holder);
+    assert_eq!((code_of(&mut waiter), waiter.log()), (Some(0), "got it\n".to_owned()));
+}
+
+#[test]
 fn signals_that_are_ignored_stay_ignored() {
     let place = Place::new();
     let mut command = place.program("sh");

@@ -147,7 +147,7 @@ fn a_job_in_the_background_that_wants_the_terminal_waits_for_fg() {
 fn a_job_that_the_shell_kills_takes_its_command_with_it() {
     let place = Place::new();
     let mut terminal = shell(&place);
-    terminal.type_keys("tenure run job -- sh -c 'echo $$ > pid; exec sleep 1000' &\n");
+    terminal.type_keys("tenure run job -- sh -c 'sleep 1000 & echo $! > pid; wait' &\n");
     let pid = eventually("it to start", || place.numbers("pid").first().copied());
     terminal.type_keys("kill -9 %1\n");
     eventually("it to be gone", || !is_alive(pid));
