@@ -31,6 +31,14 @@ pub(crate) struct Config {
     pub(crate) label: Option<String>,
 }
 
+/// The URL of an engine.
+#[derive(Debug)]
+pub(crate) struct Url {
+    pub(crate) text: String,
+    /// Whether it was given on the command line or in the environment.
+    pub(crate) given: bool,
+}
+
 fn read_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(from)?;
     duration::parse(&text).map(Some).map_err(serde::de::Error::custom)
@@ -62,10 +70,12 @@ impl Config {
     }
 
     /// The engine's URL.
-    pub(crate) fn url(&self, args: &EngineArgs) -> String {
+    pub(crate) fn url(&self, args: &EngineArgs) -> Url {
         // A variable that is set to nothing is how many tools unset one.
-        let given = args.url.clone().filter(|url| !url.is_empty());
-        given.or_else(|| self.url.clone()).unwrap_or_else(|| "file:".to_owned())
+        match args.url.clone().filter(|url| !url.is_empty()) {
+            Some(text) => Url { text, given: true },
+            None => Url { text: self.url.clone().unwrap_or_else(|| "file:".to_owned()), given: false },
+        }
     }
 }
 

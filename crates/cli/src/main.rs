@@ -40,7 +40,7 @@ fn main() -> ExitCode {
 
 fn dispatch(cli: Cli) -> Result<u8, Failure> {
     let config = || Config::load(&cli.engine);
-    let url = || Ok::<_, Failure>(config()?.url(&cli.engine));
+    let url = || Ok::<_, Failure>(config()?.url(&cli.engine).text);
     match cli.command {
         Command::Run(args) => {
             let config = config()?;

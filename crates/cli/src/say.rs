@@ -9,14 +9,13 @@ pub(crate) fn say(text: impl AsRef<str>) {
     let _ = writeln!(io::stderr().lock(), "tenure: {}", text.as_ref());
 }
 
-/// Prints what was asked for. A reader that has gone away, as `head` does, has what it wanted.
+/// Prints what was asked for. A reader that has gone away, as `head` does, has what it wanted: then there is nothing more to do.
 pub(crate) fn print(text: &str) -> Result<u8, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::system("cannot write to stdout", error))
-        }
-        _ => Ok(OK),
+        Ok(()) => Ok(OK),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::new(OK, "")),
+        Err(error) => Err(Failure::system("cannot write to stdout", error)),
     }
 }
 

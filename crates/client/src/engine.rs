@@ -62,6 +62,10 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
     /// What it can do. Constant for one engine.
     fn capabilities(&self) -> &Capabilities;
 
+    /// Where its locks are: the same text for all who reach the same locks, however their URLs are spelled, and another one for
+    /// those who do not. No secret is in it.
+    fn place(&self) -> String;
+
     /// Gets the lock, or says why not; with an error, nothing is held and nobody waits. A grant whose id is
     /// already held is answered with that grant. When `request.cancel` is raised, it gives up soon: a
     /// waiter leaves its queue, and the answer is any error.

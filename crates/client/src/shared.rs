@@ -88,11 +88,12 @@ impl Shared {
                 let (engine, message) = (shared.engine.capabilities().engine, "it panicked".to_owned());
                 Err(RenewError::Engine(EngineError::Unreachable { engine, message, cause: None }))
             });
-            telemetry::renewed(&*shared.engine, &hold, &result);
             match hold.renewed(&result, shared.clock.now()) {
                 Some(reason) => shared.lose(&hold, reason),
                 None => shared.schedule.put(&hold),
             }
+            // Afterwards: a logger that panics must not cost the next renewal.
+            telemetry::renewed(&*shared.engine, &hold, &result);
         });
     }
 

@@ -5,7 +5,8 @@
 //! near (also if the front is stopped, or hangs), and when the front is gone, however it went. It keeps descriptors that keep the
 //! lock, so that the kernel does not free it before the minder itself ends.
 //!
-//! Should the minder be killed, the kernel kills the command (its parent-death signal), and the front what is below it.
+//! Should the minder be killed, the kernel kills the command (its parent-death signal, which a setuid program does not have), and the
+//! front what is below it.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -19,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, WaitStatus};
 use tenure::clock::BootTime;
 
-use super::order::{self, Channel, End, Limits, Order, Report, Start, Why};
+use super::order::{self, Channel, End, Limits, Order, Patience, Report, Start, Why};
 use super::signals::{self, FirstMask, Signals};
 use super::terminal::Terminal;
 use super::tree::{self, Reaped};
@@ -50,7 +51,7 @@ struct Minder {
 /// The command that is minded.
 struct Minded {
     pid: Pid,
-    /// Its group, if that is its own.
+    /// Its group, if that is its own, for as long as its number is surely not somebody else's.
     group: Option<Pid>,
     ended: Option<WaitStatus>,
     /// When what it left is killed.
@@ -96,7 +97,10 @@ impl Minder {
             if heard {
                 let Ok(orders) = self.front.receive::<Order>() else {
                     // The front is gone. Whatever keeps the lock is open here until the last of them is.
-                    return self.end_everything();
+                    if let Some(minded) = &self.command {
+                        end_tree(minded.group);
+                    }
+                    return exit::OK;
                 };
                 for order in orders {
                     self.obey(order);
@@ -104,11 +108,21 @@ impl Minder {
             }
             self.keep_the_time();
             if let Some(end) = self.look_at_children() {
-                // If the front does not hear it, it is gone, and so is the command.
-                let _ = order::send(&self.front.socket, &Report::Ended(end), &[]);
-                return exit::OK;
+                return self.hand_over(end);
             }
         }
+    }
+
+    /// Reports the end, and stays until the front has released the lock.
+    fn hand_over(mut self, end: End) -> u8 {
+        let mut hears = order::send(&self.front.socket, &Report::Ended(end), &[], Patience::Wait).is_ok();
+        while hears {
+            hears = self.front.receive::<Order>().is_ok();
+        }
+        // It has released, and this does nothing; or it died before it could, and what the command left running has the lock's
+        // descriptors too, and would keep it.
+        self.front.unlock_kept();
+        exit::OK
     }
 
     /// Waits until there is something to do; whether the front said something, or is gone.
@@ -182,7 +196,12 @@ impl Minder {
             }
             Err(error) => Report::NotStarted { message: format!("cannot start a process: {error}") },
         };
-        let _ = order::send(&self.front.socket, &report, &[]);
+        self.report(&report);
+    }
+
+    /// Tells the front, unless that does not listen: a front that is stopped must not stop us.
+    fn report(&self, report: &Report) {
+        let _ = order::send(&self.front.socket, report, &[], Patience::None);
     }
 
     /// In the child: becomes the command, or says why not.
@@ -213,21 +232,22 @@ impl Minder {
         if error.kind() == std::io::ErrorKind::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE }
     }
 
-    /// Sends the command a signal: its whole group, if that is its own.
+    /// Sends the command a signal: its whole group, if that is its own; else, if it asks to end, all that is below us.
     fn signal(&self, signal: Signal) {
         let Some(Minded { pid, group, ended, .. }) = self.command else { return };
-        let _ = match group {
-            Some(group) => rustix::process::kill_process_group(group, signal),
-            // Once it has been waited for, its number may be somebody else's.
-            None if ended.is_none() => rustix::process::kill_process(pid, signal),
-            None => Ok(()),
-        };
+        if let Some(group) = group {
+            let _ = rustix::process::kill_process_group(group, signal);
+        } else if ended.is_some() || asks_to_end(signal.as_raw()) {
+            tree::signal_below(signal);
+        } else {
+            let _ = rustix::process::kill_process(pid, signal);
+        }
     }
 
     /// Kills everything, and goes on with it until it is gone.
     fn kill(&mut self) {
         if let Some(minded) = &mut self.command {
-            tree::signal_all(minded.group, Signal::KILL);
+            tree::kill_below(minded.group);
             minded.kill_again = Some(BootTime::now() + KILL_AGAIN);
         }
     }
@@ -255,22 +275,31 @@ impl Minder {
 
     /// Waits for what has ended; how it all ended, once it has.
     fn look_at_children(&mut self) -> Option<End> {
-        let all_gone = loop {
+        let mut all_gone = false;
+        // Not without end: there may be a deadline to keep.
+        for _ in 0..REAPED_AT_ONCE {
             match tree::reap() {
                 Reaped::Child(pid, status) => self.note(pid, status),
-                Reaped::Nothing => break false,
-                Reaped::AllGone => break true,
+                Reaped::Nothing => break,
+                Reaped::AllGone => {
+                    all_gone = true;
+                    break;
+                }
             }
-        };
+        }
         let minded = self.command.as_mut()?;
         let status = minded.ended?;
         let must_end_all = self.asked_to_end || self.why != Why::ByItself || was_interrupted(status);
         if all_gone || !must_end_all {
             let left = if all_gone { Vec::new() } else { left_running() };
-            return Some(End::new(status, self.why, left));
+            return Some(End::new(status, self.why, self.asked_to_end, left));
         }
-        // It was told to end, and so was all that it had started: which has a while for that, and not more.
-        minded.left_until.get_or_insert(BootTime::now() + self.grace);
+        // What it had started is told too, wherever it is, and has a while for it, and not more.
+        if minded.left_until.is_none() {
+            minded.left_until = Some(BootTime::now() + self.grace);
+            tree::signal_below(Signal::TERM);
+            tree::signal_below(Signal::CONT);
+        }
         None
     }
 
@@ -278,36 +307,39 @@ impl Minder {
         let Some(minded) = self.command.as_mut().filter(|minded| minded.pid == pid) else { return };
         match status.stopping_signal() {
             Some(signal) if status.stopped() => {
-                let _ = order::send(&self.front.socket, &Report::Stopped { signal }, &[]);
+                self.report(&Report::Stopped { signal });
             }
-            _ => minded.ended = Some(status),
+            _ => {
+                minded.ended = Some(status);
+                // It has been waited for. Who else is in the group is below us, too.
+                minded.group = None;
+            }
         }
-    }
-
-    /// Kills everything, and returns when nothing is left.
-    fn end_everything(&self) -> u8 {
-        if self.command.is_some() {
-            end_tree(self.command.as_ref().and_then(|minded| minded.group));
-        }
-        exit::OK
     }
 }
+
+/// So many children are waited for before the time is looked at again.
+const REAPED_AT_ONCE: usize = 64;
 
 /// Between two tries to kill what does not die.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
 
 /// Kills a group and everything below this process, and returns when nothing is left: for a subreaper.
 pub(super) fn end_tree(group: Option<Pid>) {
+    // Only the first time: when its leader has been waited for, its number may become somebody else's.
+    tree::kill_below(group);
     loop {
-        tree::signal_all(group, Signal::KILL);
-        loop {
+        for _ in 0..REAPED_AT_ONCE {
             match tree::reap() {
                 Reaped::Child(..) => {}
-                Reaped::Nothing => break,
+                Reaped::Nothing => {
+                    std::thread::sleep(Duration::from_millis(1));
+                    break;
+                }
                 Reaped::AllGone => return,
             }
         }
-        std::thread::sleep(Duration::from_millis(1));
+        tree::kill_below(None);
     }
 }
 
@@ -317,7 +349,8 @@ fn left_running() -> Vec<i32> {
     below.iter().filter(|process| !process.is_zombie).map(|process| process.pid.as_raw_pid()).collect()
 }
 
-fn asks_to_end(signal: i32) -> bool {
+/// Whether a signal asks whoever gets it to end.
+pub(super) fn asks_to_end(signal: i32) -> bool {
     [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].map(Signal::as_raw).contains(&signal)
 }
 
@@ -328,12 +361,12 @@ fn was_interrupted(status: WaitStatus) -> bool {
 }
 
 impl End {
-    fn new(status: WaitStatus, why: Why, left: Vec<i32>) -> Self {
+    fn new(status: WaitStatus, why: Why, asked: bool, left: Vec<i32>) -> Self {
         let signal = status.terminating_signal();
         let code = signal.map_or_else(
             || u8::try_from(status.exit_status().unwrap_or(0)).unwrap_or(u8::MAX),
             exit::of_signal,
         );
-        Self { code, signal, why, left }
+        Self { code, signal, why, asked, left }
     }
 }

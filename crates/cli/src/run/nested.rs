@@ -11,7 +11,7 @@ use tenure::{LockName, OwnerId};
 
 use super::tree::Process;
 
-/// A line for each lock that is held around: `pid:started:engine:owner:name`.
+/// A line for each lock that is held around: `pid:started:place:owner:name`.
 const VARIABLE: &str = "TENURE_HELD";
 
 /// The locks that are held around this process.
@@ -24,8 +24,8 @@ pub(super) struct Around {
 struct Held {
     minder: Pid,
     started: u64,
-    /// Which engine: a hash of its URL, since that may have a password in it.
-    engine: u64,
+    /// Where the locks are, as a hash: there is no need for others to read it.
+    place: u64,
     owner: OwnerId,
     name: LockName,
 }
@@ -49,26 +49,28 @@ impl Around {
 
     /// The owner that holds this very lock around us. What it holds is entered again; any other lock is got as somebody of our
     /// own, since two that run side by side inside of one run must exclude each other.
-    pub(super) fn owner_of(&self, url: &str, name: &LockName) -> Option<OwnerId> {
-        let engine = hash(url);
-        self.held.iter().find(|held| held.engine == engine && held.name == *name).map(|held| held.owner)
+    pub(super) fn owner_of(&self, place: &str, name: &LockName) -> Option<OwnerId> {
+        let place = hash(place);
+        self.held.iter().find(|held| held.place == place && held.name == *name).map(|held| held.owner)
     }
 
-    /// Whether this process is a minder around us: what it sends, it sends to its whole group.
-    pub(super) fn is_minder(&self, pid: u32) -> bool {
-        self.held.iter().any(|held| held.minder.as_raw_pid().cast_unsigned() == pid)
+    /// Whether what this process sends has reached the command below us too. The outermost minder sends to the whole process group;
+    /// the others to their own command, and what asks to end to everything below.
+    pub(super) fn reaches_all(&self, sender: u32, asks_to_end: bool) -> bool {
+        let is_sender = |held: &Held| held.minder.as_raw_pid().cast_unsigned() == sender;
+        self.held.first().is_some_and(is_sender) || (asks_to_end && self.held.iter().any(is_sender))
     }
 
     /// The variable for the command of a run inside of all these.
     pub(super) fn with(
         &self,
         minder: Pid,
-        url: &str,
+        place: &str,
         owner: OwnerId,
         name: &LockName,
     ) -> (String, Option<String>) {
         let started = Process::find(minder).map_or(0, |process| process.started);
-        let mine = Held { minder, started, engine: hash(url), owner, name: name.clone() };
+        let mine = Held { minder, started, place: hash(place), owner, name: name.clone() };
         let lines: Vec<_> = self.held.iter().chain([&mine]).map(Held::line).collect();
         (VARIABLE.to_owned(), Some(lines.join("\n")))
     }
@@ -76,8 +78,8 @@ impl Around {
 
 impl Held {
     fn line(&self) -> String {
-        let Self { minder, started, engine, owner, name } = self;
-        format!("{minder}:{started}:{engine:016x}:{owner}:{name}")
+        let Self { minder, started, place, owner, name } = self;
+        format!("{minder}:{started}:{place:016x}:{owner}:{name}")
     }
 
     fn parse(line: &str) -> Option<Self> {
@@ -85,17 +87,17 @@ impl Held {
         Some(Self {
             minder: Pid::from_raw(fields.next()?.parse().ok()?)?,
             started: fields.next()?.parse().ok()?,
-            engine: u64::from_str_radix(fields.next()?, 16).ok()?,
+            place: u64::from_str_radix(fields.next()?, 16).ok()?,
             owner: fields.next()?.parse().ok()?,
             name: LockName::parse(fields.next()?).ok()?,
         })
     }
 }
 
-fn hash(url: &str) -> u64 {
+fn hash(place: &str) -> u64 {
     // Its keys are fixed, so all processes of one version agree; those of another see a lock that they do not know.
     let mut hasher = DefaultHasher::new();
-    url.hash(&mut hasher);
+    place.hash(&mut hasher);
     hasher.finish()
 }
 
@@ -108,7 +110,7 @@ mod tests {
         let held = Held {
             minder: Pid::from_raw(42).unwrap(),
             started: 4711,
-            engine: hash("file:"),
+            place: hash("file:/locks"),
             owner: OwnerId::random(),
             name: LockName::parse("a:b/c d").unwrap(),
         };

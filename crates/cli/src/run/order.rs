@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use rustix::fs::FlockOperation;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
@@ -50,14 +51,20 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// KILL comes this much before the deadline, since it takes a moment; not more than a quarter of the grace.
-    const KILL_AHEAD: Duration = Duration::from_millis(500);
+    /// The least time between TERM and the deadline that is worth having.
+    pub(super) const SHORTEST_GRACE: Duration = Duration::from_millis(100);
+
+    /// KILL comes a quarter of the grace before the deadline, within these bounds, since it takes a moment.
+    const KILL_AHEAD: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
     pub(super) fn before(deadline: BootTime, grace: Duration) -> Self {
-        Self {
-            term_at: (deadline - grace).since_boot(),
-            kill_at: (deadline - Self::KILL_AHEAD.min(grace / 4)).since_boot(),
-        }
+        let ahead = (grace / 4).clamp(Self::KILL_AHEAD.0, Self::KILL_AHEAD.1);
+        Self { term_at: (deadline - grace).since_boot(), kill_at: (deadline - ahead).since_boot() }
+    }
+
+    /// When the front does itself what the minder should have done: half-way between KILL and the deadline.
+    pub(super) fn take_over_at(self, deadline: BootTime) -> BootTime {
+        self.kill_at() + deadline.since(self.kill_at()) / 2
     }
 
     pub(super) const fn term_at(self) -> BootTime {
@@ -89,6 +96,8 @@ pub(super) struct End {
     /// The signal that ended it, if one did.
     pub(super) signal: Option<i32>,
     pub(super) why: Why,
+    /// Whether somebody asked it to end.
+    pub(super) asked: bool,
     /// What it left running, if it ended by itself.
     pub(super) left: Vec<i32>,
 }
@@ -103,8 +112,21 @@ pub(super) enum Why {
     Lost,
 }
 
+/// Whether the sender may be held up by a receiver that does not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    Wait,
+    /// An error, if the socket is full.
+    None,
+}
+
 /// Sends one message, which is far smaller than what a socket holds.
-pub(super) fn send(socket: &UnixStream, message: &impl Serialize, with: &[OwnedFd]) -> io::Result<()> {
+pub(super) fn send(
+    socket: &UnixStream,
+    message: &impl Serialize,
+    with: &[OwnedFd],
+    patience: Patience,
+) -> io::Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     let descriptors: Vec<_> = with.iter().map(AsFd::as_fd).collect();
@@ -113,7 +135,11 @@ pub(super) fn send(socket: &UnixStream, message: &impl Serialize, with: &[OwnedF
     if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
         return Err(io::Error::other("too many descriptors"));
     }
-    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(&line)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    let flags = match patience {
+        Patience::Wait => SendFlags::NOSIGNAL,
+        Patience::None => SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+    };
+    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(&line)], &mut ancillary, flags)?;
     if sent == line.len() { Ok(()) } else { Err(io::Error::other("a message was cut off")) }
 }
 
@@ -133,7 +159,7 @@ impl Channel {
         Self { socket, unread: Vec::new(), kept: Vec::new() }
     }
 
-    /// The messages that have come, at least one; an error when the other end is gone.
+    /// The messages that have come whole; an error when the other end is gone.
     pub(super) fn receive<M: DeserializeOwned>(&mut self) -> io::Result<Vec<M>> {
         let mut bytes = [0; 4096];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(Self::MOST_DESCRIPTORS))];
@@ -157,5 +183,46 @@ impl Channel {
             messages.push(serde_json::from_slice(&line)?);
         }
         Ok(messages)
+    }
+
+    /// Frees what the descriptors that came along keep locked, also if others have inherited them.
+    pub(super) fn unlock_kept(&self) {
+        for descriptor in &self.kept {
+            // What is not a lock file, such as a connection, is let go of with this process.
+            let _ = rustix::fs::flock(descriptor, FlockOperation::Unlock);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kill_comes_before_the_deadline_and_after_term() {
+        let deadline = BootTime::from_boot(Duration::from_secs(100));
+        for grace_ms in [100, 333, 1000, 10_000] {
+            let limits = Limits::before(deadline, Duration::from_millis(grace_ms));
+            assert!(limits.term_at() < limits.kill_at(), "{limits:?}");
+            assert!(limits.kill_at() + Duration::from_millis(50) <= deadline, "{limits:?}");
+            assert!(limits.kill_at() < limits.take_over_at(deadline), "{limits:?}");
+            assert!(limits.take_over_at(deadline) < deadline, "{limits:?}");
+        }
+    }
+
+    #[test]
+    fn long_messages_and_several_at_once_come_whole() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut channel = Channel::new(theirs);
+        let long = Report::NotStarted { message: "x".repeat(10_000) };
+        for _ in 0..3 {
+            send(&ours, &long, &[], Patience::None).unwrap();
+        }
+        let mut whole = 0;
+        while whole < 3 {
+            whole += channel.receive::<Report>().unwrap().len();
+        }
+        drop(ours);
+        assert!(channel.receive::<Report>().is_err());
     }
 }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Resource, Rlimit};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use crate::exit::Failure;
@@ -44,6 +45,14 @@ pub(super) struct Came {
     pub(super) signal: Signal,
     /// The process that sent it; `None` if the terminal did, to all of a group.
     pub(super) from: Option<u32>,
+}
+
+impl Came {
+    /// It, if it is one that people type.
+    pub(super) fn of_the_keyboard(self) -> Option<Signal> {
+        let typed = self.from.is_none() && matches!(self.signal, Signal::SIGINT | Signal::SIGQUIT);
+        typed.then_some(self.signal)
+    }
 }
 
 /// Blocks, in this thread and those that it will start, what is read from now on. Signals that were ignored when the process was
@@ -118,23 +127,33 @@ impl AsFd for Signals {
     }
 }
 
-/// Stops this process, or its whole group, as Ctrl-Z does, until somebody continues it. Where nobody could, the kernel does not stop it.
-pub(super) fn stop(whom: Stop) {
-    let mut set = SigSet::empty();
-    set.add(Signal::SIGTSTP);
-    let _ = set.thread_unblock();
-    let _ = match whom {
-        Stop::Itself => {
-            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TSTP)
-        }
-        Stop::Group => rustix::process::kill_current_process_group(rustix::process::Signal::TSTP),
-    };
-    let _ = set.thread_block();
-}
-
-/// Whom to stop.
+/// Who gets a signal.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Stop {
+pub(super) enum Whom {
     Itself,
     Group,
+}
+
+/// Stops this process, or its whole group, as Ctrl-Z does, until somebody continues it. Where nobody could, the kernel does not stop
+/// it.
+pub(super) fn stop(whom: Whom) {
+    send(Signal::SIGTSTP, whom);
+}
+
+/// Sends a signal, and has it do to this process what it does by default. A shell that runs a script goes on with it unless its child *died*
+/// of the keyboard's signal.
+pub(super) fn send(signal: Signal, whom: Whom) {
+    // A core of ours is not of interest to anybody.
+    let _ = rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    let mut set = SigSet::empty();
+    set.add(signal);
+    // Nobody has ever changed what it does.
+    let _ = set.thread_unblock();
+    let number = rustix::process::Signal::from_named_raw(signal as i32);
+    let _ = match (number, whom) {
+        (Some(number), Whom::Itself) => rustix::process::kill_process(rustix::process::getpid(), number),
+        (Some(number), Whom::Group) => rustix::process::kill_current_process_group(number),
+        (None, _) => Ok(()),
+    };
+    let _ = set.thread_block();
 }

@@ -52,15 +52,17 @@ impl Terminal {
         let _ = rustix::termios::tcsetpgrp(&self.tty, group);
     }
 
-    /// Takes the foreground back from a command that has ended; and sets the terminal as it was, if a signal ended it, which may
-    /// have been in the middle of anything.
-    pub(super) fn take_back(&self, killed: bool) {
-        if !self.given.replace(false) {
-            return;
+    /// Takes the foreground back from the group of a command that has ended, if it had it to the end; and sets the terminal as it was, if a
+    /// signal ended the command, which may have been in the middle of anything. Whether it had it.
+    pub(super) fn take_back(&self, group: Pid, killed: bool) -> bool {
+        if rustix::termios::tcgetpgrp(&self.tty) != Ok(group) {
+            // It was sent to the background, and somebody else has the terminal now.
+            return false;
         }
         let _ = rustix::termios::tcsetpgrp(&self.tty, self.home);
         if let (true, Some(modes)) = (killed, &self.modes) {
             let _ = rustix::termios::tcsetattr(&self.tty, OptionalActions::Drain, modes);
         }
+        true
     }
 }

@@ -3,7 +3,7 @@
 //! Whoever ends a tree must be its *subreaper*: then an orphan in it becomes its child instead of init's, nobody leaves the tree by
 //! detaching, and "no child left" means that the whole tree is gone.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
@@ -45,33 +45,59 @@ impl Process {
 
 /// The processes below this one.
 pub(super) fn descendants(root: Pid) -> Vec<Process> {
-    let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut children: HashMap<Pid, Vec<Process>> = HashMap::new();
-    for number in numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
-        if let Some(process) = Pid::from_raw(number).and_then(Process::find)
-            && let Some(parent) = process.parent
-        {
-            children.entry(parent).or_default().push(process);
-        }
-    }
-    let mut found = children.remove(&root).unwrap_or_default();
+    let mut found: Vec<Process> = children(root).collect();
     let mut next = 0;
     while let Some(process) = found.get(next) {
-        found.extend(children.remove(&process.pid).unwrap_or_default());
+        let pid = process.pid;
+        found.extend(children(pid));
         next += 1;
     }
     found
 }
 
-/// Sends a signal to a process group and to everything else below this process.
-pub(super) fn signal_all(group: Option<Pid>, signal: Signal) {
-    if let Some(group) = group {
-        // At once: nobody in it can start another one in between.
-        let _ = rustix::process::kill_process_group(group, signal);
-    }
+/// The children of a process. The kernel keeps a list for each of its threads; without that, all processes would have to be looked
+/// at, and one that forks and ends again and again would be gone before its turn came.
+fn children(pid: Pid) -> impl Iterator<Item = Process> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let numbers: Vec<i32> = lists
+        .flat_map(|list| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    numbers.into_iter().filter_map(|number| Process::find(Pid::from_raw(number)?))
+}
+
+/// Sends a signal to everything below this process.
+pub(super) fn signal_below(signal: Signal) {
     for process in descendants(rustix::process::getpid()) {
         process.signal(signal);
     }
+}
+
+/// Kills a group and everything below this process. What is below may start others meanwhile: it goes on for as long as there are new ones, up
+/// to a bound; whoever calls this looks again.
+pub(super) fn kill_below(group: Option<Pid>) {
+    const PASSES: usize = 1000;
+    if let Some(group) = group {
+        // At once: nobody in it can start another one in between.
+        let _ = rustix::process::kill_process_group(group, Signal::KILL);
+    }
+    let mut killed = HashSet::new();
+    for _ in 0..PASSES {
+        let mut any_new = false;
+        for process in descendants(rustix::process::getpid()) {
+            process.signal(Signal::KILL);
+            any_new |= killed.insert((process.pid, process.started));
+        }
+        if !any_new {
+            break;
+        }
+    }
+}
+
+/// Whether this system shows what is needed to find processes.
+pub(super) fn can_be_seen() -> bool {
+    let me = rustix::process::getpid();
+    Process::find(me).is_some() && std::path::Path::new(&format!("/proc/{me}/task/{me}/children")).exists()
 }
 
 /// What a look for ended or stopped children found.

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tenure::clock::BootTime;
 use tenure::{Client, LockName};
 
-use super::front::Talk;
+use super::job::Talk;
 use crate::duration;
 use crate::say::say;
 use crate::show;
@@ -47,6 +47,12 @@ impl<'a> Waiting<'a> {
         if std::io::stderr().is_terminal() && self.talk >= Talk::Normal {
             let line = Line::new();
             loop {
+                if !in_foreground() {
+                    line.0.set_draw_target(ProgressDrawTarget::hidden());
+                    tokio::time::sleep(REFRESH).await;
+                    continue;
+                }
+                line.0.set_draw_target(ProgressDrawTarget::stderr());
                 let held = held_by(self.client, self.name).await;
                 let waited = duration::text(BootTime::now().since(began).max(Duration::from_secs(1)));
                 line.0.set_message(format!("waiting for `{}` for {waited}{held}", self.name));
@@ -78,6 +84,11 @@ pub(super) async fn held_by(client: &Client, name: &LockName) -> String {
         let _ = write!(text, "; {others} more wait");
     }
     text
+}
+
+/// Whether the terminal is ours to draw on, and not the prompt's of a shell that has sent us to the background.
+fn in_foreground() -> bool {
+    rustix::termios::tcgetpgrp(std::io::stderr()) == Ok(rustix::process::getpgrp())
 }
 
 /// The line on the terminal. It is gone when this is.

@@ -27,12 +27,15 @@ fn each_way_not_to_run_has_its_code() {
         .run(&["run", "--wait", "10ms", "busy", "--", "echo"])
         .expect(75, "did not become free within 10ms: held by");
     place.run(&["run", "--mode", "PW", "job", "--", "echo"]).expect(73, "does not offer mode PW");
-    place.run(&["run", "job", "--", "no-such-program"]).expect(127, "there is no program `no-such-program`");
+    // Before the lock is waited for.
+    place.run(&["run", "busy", "--", "no-such-program"]).expect(127, "there is no program `no-such-program`");
     place.run(&["run", "job", "--", "/etc/passwd"]).expect(126, "`/etc/passwd` is not a program");
     std::fs::write(place.path("script"), "#!/no/such/interpreter\n").unwrap();
     let mode = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
     std::fs::set_permissions(place.path("script"), mode).unwrap();
-    place.run(&["run", "job", "--", "./script"]).expect(127, "cannot run `./script`");
+    place
+        .run(&["run", "job", "--", "./script"])
+        .expect(127, "`./script` is to be run by /no/such/interpreter");
     let nobody = Place::new();
     std::fs::write(nobody.path("locks"), "a file where a directory should be").unwrap();
     let refused =
@@ -53,7 +56,9 @@ fn bad_input_is_64_and_says_what_to_do() {
         (vec!["run", "--mode", "XX", "job", "--", "echo"], "XX"),
         (vec!["run", "--ttl", "1ms", "job", "--", "echo"], "a ttl is between"),
         (vec!["run", "--ttl", "9s", "--grace", "5s", "job", "--", "echo"], "a grace of 5s is too long"),
-        (vec!["run", "--max-hold", "0s", "job", "--", "echo"], "longer than zero"),
+        (vec!["run", "--max-hold", "0s", "job", "--", "echo"], "less than a second leaves no time"),
+        (vec!["run", "--ttl", "500ms", "job", "--", "echo"], "less than a second leaves no time"),
+        (vec!["run", "--grace", "1ms", "job", "--", "echo"], "too short to end anything in"),
         (vec!["run", "--once-per", "0s", "job", "--", "echo"], "must be longer than zero"),
         (
             vec!["run", "--once-per", "1m", "--spread", "1m", "job", "--", "echo"],

@@ -114,6 +114,19 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
+fn a_watch_ends_when_nobody_reads_it() {
+    let place = Place::new();
+    let mut command = place.tenure(&["watch", "--every", "10ms", "job"]);
+    let mut watch = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(watch.stdout.take().unwrap());
+    out.read_line(&mut String::new()).unwrap();
+    drop(out);
+    let _holder = place.hold("job");
+    let ended = eventually("it to end", || watch.try_wait().unwrap());
+    assert_eq!(ended.code(), Some(0));
+}
+
+#[test]
 fn a_dead_holder_is_shown_as_gone() {
     let place = Place::new();
     let mut holder = place.hold("job");

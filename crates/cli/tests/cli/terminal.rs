@@ -1,6 +1,7 @@
 //! At a terminal: who has the foreground, what the keys do, and what one sees.
 
-use std::process::Command;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
 
 use tenure_testkit::{Terminal, eventually};
 
@@ -13,6 +14,10 @@ fn shell(place: &Place) -> Terminal {
     let mut terminal = Terminal::start(&bash);
     terminal.wait_for("ready> ");
     terminal
+}
+
+fn died_of_ctrl_c(status: ExitStatus) -> bool {
+    status.signal() == Some(rustix::process::Signal::INT.as_raw())
 }
 
 #[test]
@@ -44,21 +49,35 @@ fn ctrl_c_ends_the_command_and_all_that_it_started() {
     terminal.wait_for("started");
     let pids = eventually("both", || Some(place.numbers("pids")).filter(|pids| pids.len() == 2));
     terminal.type_keys("\x03");
-    assert_eq!(terminal.wait().code(), Some(130));
+    assert!(died_of_ctrl_c(terminal.wait()));
     assert!(!pids.iter().any(|pid| is_alive(*pid)), "{pids:?}");
     assert!(!place.is_held("job"));
 }
 
+/// A shell goes on with its script, or its loop, unless what it ran died of the signal.
 #[test]
 fn ctrl_c_ends_the_script_around_it_too() {
-    let place = Place::new();
-    let mut script = place.program("sh");
-    script.args(["-c", "tenure run job -- sh -c 'echo started; sleep 1000'; echo went on"]);
-    let mut terminal = Terminal::start(&script);
-    terminal.wait_for("started");
-    terminal.type_keys("\x03");
-    terminal.wait();
-    assert!(!terminal.shown().contains("went on"), "{}", terminal.shown());
+    for shell in ["sh", "bash"] {
+        for run in [
+            "tenure run job -- sh -c 'echo started; sleep 1000'",
+            "tenure run job -- sh -c 'echo started >&2; sleep 1000' | cat",
+            "tenure run outer -- bash -c \"tenure run job -- sh -c 'echo started; sleep 1000'; echo went on\"",
+            "tenure run held -- true; echo started; tenure run busy -- true",
+        ] {
+            let place = Place::new();
+            let _holder = place.hold("busy");
+            let mut script = place.program(shell);
+            script.args(["-c", &format!("{run}; echo went on")]);
+            let mut terminal = Terminal::start(&script);
+            terminal.wait_for("started");
+            if run.ends_with("busy -- true") {
+                eventually("it to wait", || place.waiters("busy") == 1);
+            }
+            terminal.type_keys("\x03");
+            terminal.wait();
+            assert!(!terminal.shown().contains("went on"), "{shell}: {run}\n{}", terminal.shown());
+        }
+    }
 }
 
 #[test]
@@ -126,6 +145,45 @@ fn a_job_that_was_stopped_for_too_long_is_killed_and_not_continued() {
     assert!(!place.path("went-on").exists());
 }
 
+/// Its end must not take the terminal from whoever has it now.
+#[test]
+fn a_job_that_was_sent_to_the_background_ends_there() {
+    let place = Place::new();
+    let mut terminal = shell(&place);
+    std::fs::write(place.path("job.sh"), "echo started; until [ -e go ]; do sleep 0.05; done; kill -9 $$")
+        .unwrap();
+    terminal.type_keys("tenure run job -- sh job.sh\n");
+    terminal.wait_for("started");
+    terminal.type_keys("\x1a");
+    terminal.wait_for("Stopped");
+    terminal.type_keys("bg\n");
+    terminal.wait_for("ready> ");
+    std::fs::write(place.path("cat.sh"), "echo here; exec cat").unwrap();
+    terminal.type_keys("sh cat.sh\n");
+    terminal.wait_for("here");
+    terminal.type_keys("one\n");
+    terminal.wait_for("one\r\none");
+    std::fs::write(place.path("go"), "").unwrap();
+    eventually("it to end", || !place.is_held("job"));
+    terminal.type_keys("two\n");
+    terminal.wait_for("two\r\ntwo");
+}
+
+#[test]
+fn a_stopped_job_that_the_shell_ends_leaves_the_shell_its_terminal() {
+    let place = Place::new();
+    let mut terminal = shell(&place);
+    std::fs::write(place.path("job.sh"), "echo started; sleep 1000").unwrap();
+    terminal.type_keys("tenure run job -- sh job.sh\n");
+    terminal.wait_for("started");
+    terminal.type_keys("\x1a");
+    terminal.wait_for("Stopped");
+    terminal.type_keys("kill %1\n");
+    eventually("it to end", || !place.is_held("job"));
+    terminal.type_keys("echo shell-$((6 * 7))\n");
+    terminal.wait_for("shell-42");
+}
+
 #[test]
 fn a_job_in_the_background_that_wants_the_terminal_waits_for_fg() {
     let place = Place::new();
@@ -173,7 +231,7 @@ fn who_is_interrupted_while_it_waits_goes_at_once() {
     let mut terminal = Terminal::start(&place.tenure(&["run", "job", "--", "echo", "my turn"]));
     terminal.wait_for("waiting for `job`");
     terminal.type_keys("\x03");
-    assert_eq!(terminal.wait().code(), Some(130));
+    assert!(died_of_ctrl_c(terminal.wait()));
     assert_eq!(place.waiters("job"), 0);
 }
 

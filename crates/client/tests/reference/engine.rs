@@ -393,6 +393,10 @@ impl Engine for ReferenceEngine {
         &self.capabilities
     }
 
+    fn place(&self) -> String {
+        format!("reference:{:p}", Arc::as_ptr(&self.store))
+    }
+
     fn acquire(
         self: Arc<Self>,
         request: AcquireRequest,

@@ -308,6 +308,12 @@ impl Engine for FileEngine {
         &self.capabilities
     }
 
+    fn place(&self) -> String {
+        // It was there when this engine was opened. If it was deleted since, its own path is as good a name as any.
+        let directory = self.directory.canonicalize().unwrap_or_else(|_| self.directory.clone());
+        format!("file:{}", directory.display())
+    }
+
     fn acquire(
         self: Arc<Self>,
         request: AcquireRequest,

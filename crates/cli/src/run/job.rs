@@ -1,0 +1,224 @@
+//! What is to be done, and how the lock for it is got.
+
+use std::time::Duration;
+
+use tenure::{
+    AcquireError, Client, Guard, LockName, LockRequest, Mode, OncePerError, OwnerId, Record, Run, Ttl, Turn,
+    Wait, WhenLost,
+};
+
+use super::nested::Around;
+use super::order::Limits;
+use super::waiting;
+use crate::args::RunArgs;
+use crate::config::{Config, Url};
+use crate::duration;
+use crate::exit::{self, Failure};
+
+/// What is to be done.
+pub(super) struct Job {
+    pub(super) name: LockName,
+    mode: Mode,
+    wait: Wait,
+    ttl: Duration,
+    pub(super) max_hold: Option<Duration>,
+    /// How long before the end of the lock the command is told to end.
+    pub(super) grace: Duration,
+    label: String,
+    pub(super) once: Option<Once>,
+    pub(super) talk: Talk,
+    pub(super) url: String,
+    /// Whether it was given to us, and not found in a file that others need not be able to read.
+    pub(super) url_given: bool,
+    pub(super) around: Around,
+}
+
+/// Only once in a period.
+pub(super) struct Once {
+    pub(super) period: Duration,
+    spread: Option<Duration>,
+    record: Record,
+    pub(super) already_run: u8,
+}
+
+/// How much is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Talk {
+    Errors,
+    Normal,
+    Verbose,
+    Everything,
+}
+
+/// Below this there is no time to end a command in.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+impl Job {
+    pub(super) fn new(args: RunArgs, config: Config, url: Url) -> Result<Self, Failure> {
+        let ttl = args.ttl.or(config.ttl).unwrap_or(Ttl::DEFAULT.get());
+        Ttl::new(ttl).map_err(Failure::usage)?;
+        let wait = match args.wait.or(config.wait) {
+            _ if args.no_wait => Wait::Try,
+            Some(limit) => Wait::For(limit),
+            None => Wait::Forever,
+        };
+        // Not its arguments: they may be secret, and the label is for everybody to see.
+        let program = std::path::Path::new(&args.command[0]).file_name().unwrap_or(&args.command[0]);
+        let label = args.label.or(config.label).unwrap_or_else(|| program.to_string_lossy().into_owned());
+        let once = args.once_per.map(|period| Once {
+            period,
+            spread: args.spread,
+            record: if args.retry_failed { Record::AtSuccess } else { Record::AtStart },
+            already_run: args.already_run_exit,
+        });
+        Ok(Self {
+            name: args.name,
+            mode: if args.shared { Mode::SHARED } else { args.mode },
+            wait,
+            ttl,
+            max_hold: args.max_hold,
+            grace: grace(args.grace, ttl, args.max_hold)?,
+            label,
+            once,
+            talk: match (args.quiet, args.verbose) {
+                (true, _) => Talk::Errors,
+                (false, 0) => Talk::Normal,
+                (false, 1) => Talk::Verbose,
+                (false, _) => Talk::Everything,
+            },
+            url_given: url.given,
+            url: url.text,
+            around: Around::look(),
+        })
+    }
+
+    fn request(&self, client: &Client) -> LockRequest {
+        let place = client.engine().place();
+        let owner = self.around.owner_of(&place, &self.name).unwrap_or_else(OwnerId::random);
+        let request = client.owner_with_id(owner).lock(&self.name);
+        let request = request.mode(self.mode).ttl(self.ttl).wait(self.wait).label(&self.label);
+        // Whatever ends it: not before the command is gone.
+        let request = request.when_lost(WhenLost::Keep);
+        match self.max_hold {
+            Some(most) => request.max_hold(most),
+            None => request,
+        }
+    }
+
+    /// Gets the lock, or the turn.
+    pub(super) async fn get(&self, client: &Client) -> Result<Got, NotGot> {
+        let request = self.request(client);
+        let Some(once) = &self.once else {
+            return Ok(Got::Held(Held::Lock(request.acquire().await.map_err(NotGot::Lock)?)));
+        };
+        let mut request = request.once_per(once.period).record(once.record);
+        if let Some(spread) = once.spread {
+            request = request.spread(spread);
+        }
+        Ok(match request.begin().await.map_err(NotGot::Turn)? {
+            Turn::Yours(run) => Got::Held(Held::Turn(run)),
+            Turn::AlreadyRun { ago } => Got::AlreadyRun { ago },
+        })
+    }
+}
+
+/// How long before the end of a lock its command is told to end.
+fn grace(given: Option<Duration>, ttl: Duration, max_hold: Option<Duration>) -> Result<Duration, Failure> {
+    const LONGEST: Duration = Duration::from_secs(10);
+    let whole = max_hold.map_or(ttl, |most| most.min(ttl));
+    if whole < SHORTEST {
+        let complaint = "a lock that is held for less than a second leaves no time to end a command in: use a longer --ttl or --max-hold";
+        return Err(Failure::usage(complaint));
+    }
+    let grace = given.unwrap_or_else(|| LONGEST.min(whole / 3));
+    if grace > whole / 2 {
+        let complaint = format!(
+            "a grace of {grace:?} is too long: it may be half of the ttl ({ttl:?}) and of --max-hold at most, or the command would be \
+             told to end while all is well"
+        );
+        return Err(Failure::usage(complaint));
+    }
+    if grace < Limits::SHORTEST_GRACE {
+        let shortest = Limits::SHORTEST_GRACE;
+        return Err(Failure::usage(format!(
+            "a grace of {grace:?} is too short to end anything in: {shortest:?} is the least"
+        )));
+    }
+    Ok(grace)
+}
+
+/// How asking for it ended.
+pub(super) enum Got {
+    Held(Held),
+    AlreadyRun { ago: Duration },
+}
+
+/// What is held.
+pub(super) enum Held {
+    Lock(Guard),
+    Turn(Run),
+}
+
+impl Held {
+    pub(super) fn guard(&self) -> &Guard {
+        match self {
+            Self::Lock(guard) => guard,
+            Self::Turn(run) => run.guard(),
+        }
+    }
+}
+
+/// Why there is nothing to run under.
+pub(super) enum NotGot {
+    Lock(AcquireError),
+    Turn(OncePerError),
+}
+
+impl NotGot {
+    /// The failure, with the name of who holds it, if somebody does.
+    pub(super) async fn or_who_holds(self, client: &Client, job: &Job) -> Failure {
+        let error = match self {
+            Self::Lock(error) | Self::Turn(OncePerError::Acquire(error)) => error,
+            Self::Turn(error) => return error.into(),
+        };
+        let how = match &error {
+            AcquireError::Busy { .. } => "is not free".to_owned(),
+            AcquireError::TimedOut { waited, .. } => {
+                format!("did not become free within {}", duration::text(*waited))
+            }
+            _ => return error.into(),
+        };
+        let held = waiting::held_by(client, &job.name).await;
+        Failure::new(exit::NOT_GOT, format!("`{}` {how}{held}: nothing was run", job.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_grace_leaves_time_to_work_and_to_end() {
+        assert_eq!(grace(None, 30 * SECOND, None).unwrap(), 10 * SECOND);
+        assert_eq!(grace(None, 600 * SECOND, None).unwrap(), 10 * SECOND);
+        assert_eq!(grace(None, 30 * SECOND, Some(3 * SECOND)).unwrap(), SECOND);
+        assert_eq!(grace(Some(15 * SECOND), 30 * SECOND, None).unwrap(), 15 * SECOND);
+        assert_eq!(grace(None, SECOND, None).unwrap(), SECOND / 3);
+        for (given, ttl, max_hold) in [
+            (Some(16 * SECOND), 30 * SECOND, None),
+            (Some(2 * SECOND), 30 * SECOND, Some(3 * SECOND)),
+            (Some(SECOND / 100), 30 * SECOND, None),
+            (Some(Duration::ZERO), 30 * SECOND, None),
+            (None, SECOND / 2, None),
+            (None, 30 * SECOND, Some(Duration::ZERO)),
+        ] {
+            assert_eq!(
+                grace(given, ttl, max_hold).unwrap_err().code,
+                exit::USAGE,
+                "{given:?} {ttl:?} {max_hold:?}"
+            );
+        }
+    }
+}
