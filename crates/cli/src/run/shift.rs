@@ -103,11 +103,11 @@ impl<'a> Shift<'a> {
                     Some(Ok(Report::NotStarted { message })) => return Err(Failure::new(exit::SYSTEM, message)),
                     Some(Ok(Report::Stopped { signal })) => self.stopped(signal),
                     Some(Ok(Report::Ended(end))) => break end,
-                    Some(Err(_)) | None => break self.take_over("the process that minds the command is gone"),
+                    Some(Err(_)) | None => break self.take_over("the process that minds the command is gone", Why::ByItself),
                 },
                 Some(came) = self.signals.recv() => self.pass_on(came),
                 () = watch.moved() => self.deadline_moved(watch.deadline()),
-                () = take_over => break self.take_over("the process that minds the command does not do it"),
+                () = take_over => break self.take_over("the process that minds the command does not do it", Why::Deadline),
             }
         };
         let keyboard = self.take_terminal_back(&end);
@@ -170,18 +170,12 @@ impl<'a> Shift<'a> {
     }
 
     /// Ends everything ourselves: as a subreaper we inherit what the minder had.
-    fn take_over(&self, why: &str) -> End {
-        say(format!("{why}: the command is killed"));
+    fn take_over(&self, what: &str, why: Why) -> End {
+        say(format!("{what}: the command is killed"));
         let _ = rustix::process::kill_process(self.minder, rustix::process::Signal::KILL);
         minder::end_tree(self.group());
         let signal = Signal::SIGKILL as i32;
-        End {
-            code: exit::of_signal(signal),
-            signal: Some(signal),
-            why: Why::ByItself,
-            asked: true,
-            left: Vec::new(),
-        }
+        End { code: exit::of_signal(signal), signal: Some(signal), why, asked: true, left: Vec::new() }
     }
 
     /// A signal came for us: it is meant for the command too, unless that has got it already.

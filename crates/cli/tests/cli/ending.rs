@@ -5,7 +5,7 @@ use std::fs::File;
 use std::thread::JoinHandle;
 
 use rustix::fs::FlockOperation;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use tenure_testkit::{Process, eventually};
 
 use crate::place::{Place, code_of, is_alive, minder, signal};
@@ -28,11 +28,22 @@ while :; do wait; sleep 0.1; done
 "#;
 const TREE_SIZE: usize = 6;
 
+/// Processes that do not outlive a test which fails.
+struct Pids(Vec<i32>);
+
+impl Drop for Pids {
+    fn drop(&mut self) {
+        for pid in self.0.iter().copied().filter(|pid| is_alive(*pid)) {
+            let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+        }
+    }
+}
+
 /// A `tenure run` of that command, and somebody who waits for its lock.
 struct Race {
     place: Place,
     holder: Process,
-    pids: Vec<i32>,
+    pids: Pids,
     /// Which of them were alive when somebody else had got the lock.
     next: JoinHandle<Vec<i32>>,
 }
@@ -66,14 +77,14 @@ impl Race {
             [alive_at_once, alive_then].concat()
         });
         assert!(pids.iter().all(|pid| is_alive(*pid)));
-        Self { place, holder, pids, next }
+        Self { place, holder, pids: Pids(pids), next }
     }
 
     /// Nobody was alive when the next one got the lock. How the first ended.
     #[track_caller]
     fn end(mut self) -> (Place, Option<i32>, String) {
         let alive = self.next.join().unwrap();
-        assert!(alive.is_empty(), "of {:?}, {alive:?} were alive\n{}", self.pids, self.holder.log());
+        assert!(alive.is_empty(), "of {:?}, {alive:?} were alive\n{}", self.pids.0, self.holder.log());
         let code = code_of(&mut self.holder);
         (self.place, code, self.holder.log())
     }
@@ -124,19 +135,21 @@ fn on_sigkill_of_the_minder() {
     signal(minder(race.holder.pid()), Signal::KILL);
     let (_, code, log) = race.end();
     assert_eq!(code, Some(137), "{log}");
+    assert!(log.contains("the process that minds the command is gone"), "{log}");
 }
 
 /// Nobody is left to end what the command has started. But these have inherited what keeps the lock.
 #[test]
 fn on_sigkill_of_both_nobody_gets_in_before_the_last_is_gone() {
     let race = Race::start(&[]);
-    let (front, minder, command) = (race.holder.pid().cast_signed(), minder(race.holder.pid()), race.pids[0]);
+    let (front, minder, command) =
+        (race.holder.pid().cast_signed(), minder(race.holder.pid()), race.pids.0[0]);
     // So that neither can do anything about the other.
     signal(front, Signal::STOP);
     signal(minder, Signal::KILL);
     signal(front, Signal::KILL);
     eventually("the command to be gone", || !is_alive(command));
-    for pid in race.pids.iter().copied().filter(|pid| is_alive(*pid)) {
+    for pid in race.pids.0.iter().copied().filter(|pid| is_alive(*pid)) {
         assert!(race.place.is_held("job") && !race.next.is_finished());
         signal(pid, Signal::KILL);
     }
@@ -190,7 +203,7 @@ fn when_it_has_held_it_for_too_long() {
 fn when_the_front_is_stopped() {
     let mut race = Race::start(&["--max-hold", "10s"]);
     race.holder.pause();
-    eventually("the command and all below it to be gone", || !race.pids.iter().any(|pid| is_alive(*pid)));
+    eventually("the command and all below it to be gone", || !race.pids.0.iter().any(|pid| is_alive(*pid)));
     assert!(!race.next.is_finished(), "who is stopped has not released");
     race.holder.resume();
     let (_, code, log) = race.end();
@@ -235,5 +248,75 @@ fn who_is_interrupted_while_it_waits_leaves_nothing_behind() {
         assert_eq!(place.waiters("job"), 0);
         assert!(!place.path("ran").exists());
         eventually("the minder to be gone", || !is_alive(minder));
+    }
+}
+
+/// The minder sleeps through the deadline, or through the loss: the front does not.
+#[test]
+fn when_the_minder_is_stopped() {
+    let race = Race::start(&["--max-hold", "10s"]);
+    signal(minder(race.holder.pid()), Signal::STOP);
+    let (_, code, log) = race.end();
+    assert_eq!(code, Some(76), "{log}");
+    assert!(log.contains("the process that minds the command does not do it"), "{log}");
+
+    let race = Race::start(&[]);
+    signal(minder(race.holder.pid()), Signal::STOP);
+    race.place.run(&["break", "job"]).expect(0, "");
+    let (_, code, log) = race.end();
+    assert_eq!(code, Some(76), "{log}");
+}
+
+/// One that starts itself anew, in another session, faster than all processes can be looked at.
+#[test]
+fn what_forks_without_end_is_ended() {
+    let place = Place::new();
+    let chain = r#"use POSIX;
+        while (time < $^T + 50) { POSIX::setsid(); exit if fork }
+        open my $end, ">", "outlived";"#;
+    std::fs::write(place.path("chain.pl"), chain).unwrap();
+    let script = "perl chain.pl & echo started; wait; sleep 1000";
+    let mut run = place.start(&["run", "--max-hold", "3s", "job", "--", "sh", "-c", script]);
+    assert_eq!(code_of(&mut run), Some(76), "{}", run.log());
+    assert!(!place.path("outlived").exists());
+}
+
+#[test]
+fn all_that_was_started_is_told_to_end_wherever_it_is() {
+    let place = Place::new();
+    let deaf_to_the_group = "trap 'echo told > told; exit' TERM; echo > ready; while :; do sleep 0.05; done";
+    std::fs::write(place.path("apart.sh"), deaf_to_the_group).unwrap();
+    let mut run = place.start(&["run", "job", "--", "sh", "-c", "setsid sh apart.sh & wait"]);
+    eventually("it to be ready", || place.path("ready").exists());
+    signal(run.pid().cast_signed(), Signal::TERM);
+    assert_eq!(code_of(&mut run), Some(143));
+    assert_eq!(place.lines("told"), ["told"]);
+}
+
+/// What the command left running has inherited the lock's descriptors, and must not keep it when the front could not release.
+#[test]
+fn a_front_that_dies_before_it_has_released_leaves_the_lock_free() {
+    let place = Place::new();
+    let script = "setsid sleep 1000 >/dev/null 2>&1 & echo $! > left; echo $$ > pid; until [ -e go ]; do sleep 0.02; done";
+    let mut run = place.start(&["run", "job", "--", "sh", "-c", script]);
+    let pid = eventually("it to start", || place.numbers("pid").first().copied());
+    let left = Pids(place.numbers("left"));
+    run.pause();
+    std::fs::write(place.path("go"), "").unwrap();
+    eventually("the command to end", || !is_alive(pid));
+    run.kill();
+    eventually("the lock to be free", || !place.is_held("job"));
+    assert!(is_alive(left.0[0]), "it ended by itself, and what it left is left alone");
+}
+
+#[test]
+fn the_minder_is_gone_when_the_front_is() {
+    let place = Place::new();
+    for arguments in
+        [["job", "--", "sh", "-c", "echo $PPID"], ["job", "--", "sh", "-c", "echo $PPID; exit 3"]]
+    {
+        let done = place.run(&[&["run"], &arguments[..]].concat());
+        let minder = done.out.trim();
+        assert!(!std::path::Path::new(&format!("/proc/{minder}")).exists(), "{done:?}");
     }
 }

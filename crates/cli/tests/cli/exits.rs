@@ -159,3 +159,11 @@ fn signals_that_are_ignored_stay_ignored() {
     let done = Done::of(&command.output().unwrap());
     assert_eq!((done.code, done.out.as_str()), (Some(0), "alive\n"), "{done:?}");
 }
+
+#[test]
+fn that_nobody_listens_changes_nothing() {
+    let place = Place::new();
+    let mut shell = place.program("bash");
+    shell.args(["-c", "tenure run -vv job -- sh -c 'exit 3' 2>/dev/full; echo $?; tenure run -vv job -- sh -c 'exit 4' 2>&-; echo $?"]);
+    assert_eq!(Done::of(&shell.output().unwrap()).out, "3\n4\n");
+}

@@ -77,3 +77,43 @@ fn the_inner_one_in_the_same_group_is_signalled_once() {
     assert_eq!(crate::place::code_of(&mut run), Some(0), "{}", run.log());
     assert_eq!(run.log().matches("heard").count(), 2, "{}", run.log());
 }
+
+/// A run in the middle is told to end: those below it are, once.
+#[test]
+fn a_signal_to_one_in_the_middle_goes_all_the_way_down() {
+    let place = Place::new();
+    let leaf = r#"$SIG{TERM} = sub { syswrite STDERR, "heard\n"; $told = 1 };
+        syswrite STDERR, "ready\n";
+        sleep 1 until $told;
+        # What was sent twice has come twice by now.
+        select undef, undef, undef, 0.3;"#;
+    std::fs::write(place.path("leaf.pl"), leaf).unwrap();
+    let script = "echo $$ > middle; exec tenure run b -- tenure run c -- tenure run d -- perl leaf.pl";
+    let mut run = place.start(&["run", "a", "--", "sh", "-c", script]);
+    eventually("it to be ready", || run.log().contains("ready"));
+    signal(place.numbers("middle")[0], Signal::TERM);
+    crate::place::code_of(&mut run);
+    assert_eq!(run.log().matches("heard").count(), 1, "{}", run.log());
+}
+
+#[test]
+fn another_spelling_of_the_engine_is_the_same_lock() {
+    let place = Place::new();
+    let script = "tenure run --no-wait --url file:locks/../locks/ job -- echo in";
+    assert_eq!(place.run(&["run", "job", "--", "sh", "-c", script]).expect(0, "").out, "in\n");
+    let named = [
+        "run",
+        "--url",
+        "file:elsewhere",
+        "job",
+        "--",
+        "tenure",
+        "run",
+        "--no-wait",
+        "job",
+        "--",
+        "echo",
+        "in",
+    ];
+    assert_eq!(place.run(&named).expect(0, "").out, "in\n", "the inner one finds the same engine");
+}

@@ -261,3 +261,29 @@ fn lists_are_tables() {
     let mut terminal = Terminal::start(&place.tenure(&["ls", "nothing"]));
     terminal.wait_for("no lock is held or waited for");
 }
+
+#[test]
+fn a_command_that_was_told_to_end_leaves_the_terminal_as_it_was() {
+    let place = Place::new();
+    let mut terminal = shell(&place);
+    let script = "trap 'exit 0' TERM; stty -echo -icanon; echo started; while :; do sleep 0.05; done";
+    std::fs::write(place.path("raw.sh"), script).unwrap();
+    terminal.type_keys("tenure run job -- sh raw.sh; stty -a\n");
+    terminal.wait_for("started");
+    let pid = place.client().inspect("job").unwrap().holders[0].pid.unwrap();
+    crate::place::signal(pid.cast_signed(), rustix::process::Signal::TERM);
+    terminal.wait_for(" icanon ");
+    terminal.wait_for(" echo ");
+}
+
+/// There is no shell that could ever give it the terminal: it is not stopped and continued for ever, but hung up.
+#[test]
+fn a_command_without_a_shell_does_not_wait_for_the_terminal_for_ever() {
+    let place = Place::new();
+    let mut terminal = shell(&place);
+    let script = "tenure run job -- sh -c 'echo > started; read line < /dev/tty' &";
+    std::fs::write(place.path("orphan.sh"), script).unwrap();
+    terminal.type_keys("sh orphan.sh\n");
+    eventually("it to start", || place.path("started").exists());
+    eventually("it to end", || !place.is_held("job"));
+}
