@@ -63,7 +63,7 @@ pub(crate) enum Command {
     /// Takes the lock, runs the command, releases the lock, and exits as the command did.
     ///
     /// The command and all that it starts are gone before anybody else gets the lock: also if the lock is lost, and if `tenure` is
-    /// killed, with -9 too. In its environment are `TENURE_LOCK`, `TENURE_TOKEN` (send it along with every write) and `TENURE_OWNER`. A
+    /// killed, with -9 too. (What it leaves running when it ends by itself is left alone.) In its environment are `TENURE_LOCK`, `TENURE_TOKEN` (send it along with every write) and `TENURE_OWNER`. A
     /// `tenure run` inside of it re-enters the locks that it holds.
     Run(RunArgs),
     /// List the locks that are held or waited for
