@@ -46,6 +46,8 @@ struct Minder {
     why: Why,
     /// Whether somebody asked the command to end: then what it leaves behind is ended too.
     asked_to_end: bool,
+    /// Whether there may be more children to wait for, of which nothing more will be heard.
+    more_to_reap: bool,
 }
 
 /// The command that is minded.
@@ -85,6 +87,7 @@ pub(super) fn mind(socket: UnixStream, setup: Setup) -> u8 {
         grace: Duration::ZERO,
         why: Why::ByItself,
         asked_to_end: false,
+        more_to_reap: false,
     };
     minder.run()
 }
@@ -143,6 +146,9 @@ impl Minder {
 
     fn next_due(&self) -> Option<BootTime> {
         let minded = self.command.as_ref()?;
+        if self.more_to_reap {
+            return Some(BootTime::now());
+        }
         if minded.kill_again.is_some() {
             return minded.kill_again;
         }
@@ -275,18 +281,15 @@ impl Minder {
 
     /// Waits for what has ended; how it all ended, once it has.
     fn look_at_children(&mut self) -> Option<End> {
-        let mut all_gone = false;
+        let mut found = Reaped::Nothing;
         // Not without end: there may be a deadline to keep.
         for _ in 0..REAPED_AT_ONCE {
-            match tree::reap() {
-                Reaped::Child(pid, status) => self.note(pid, status),
-                Reaped::Nothing => break,
-                Reaped::AllGone => {
-                    all_gone = true;
-                    break;
-                }
-            }
+            found = tree::reap();
+            let Reaped::Child(pid, status) = found else { break };
+            self.note(pid, status);
         }
+        self.more_to_reap = matches!(found, Reaped::Child(..));
+        let all_gone = matches!(found, Reaped::AllGone);
         let minded = self.command.as_mut()?;
         let status = minded.ended?;
         let must_end_all = self.asked_to_end || self.why != Why::ByItself || was_interrupted(status);
