@@ -78,22 +78,27 @@ fn the_inner_one_in_the_same_group_is_signalled_once() {
     assert_eq!(run.log().matches("heard").count(), 2, "{}", run.log());
 }
 
-/// A run in the middle is told to end: those below it are, once.
+/// What a run in the middle is told, the command at the bottom hears, once.
 #[test]
 fn a_signal_to_one_in_the_middle_goes_all_the_way_down() {
     let place = Place::new();
-    let leaf = r#"$SIG{TERM} = sub { syswrite STDERR, "heard\n"; $told = 1 };
+    let leaf = r#"$SIG{USR1} = sub { syswrite STDERR, "heard USR1\n" };
+        $SIG{TERM} = sub { syswrite STDERR, "heard TERM\n"; $told = 1 };
         syswrite STDERR, "ready\n";
         sleep 1 until $told;
         # What was sent twice has come twice by now.
-        select undef, undef, undef, 0.3;"#;
+        for (1 .. 10) { select undef, undef, undef, 0.1 }"#;
     std::fs::write(place.path("leaf.pl"), leaf).unwrap();
     let script = "echo $$ > middle; exec tenure run b -- tenure run c -- tenure run d -- perl leaf.pl";
     let mut run = place.start(&["run", "a", "--", "sh", "-c", script]);
     eventually("it to be ready", || run.log().contains("ready"));
-    signal(place.numbers("middle")[0], Signal::TERM);
+    let middle = place.numbers("middle")[0];
+    signal(middle, Signal::USR1);
+    eventually("it to hear the first", || run.log().contains("heard USR1"));
+    signal(middle, Signal::TERM);
     crate::place::code_of(&mut run);
-    assert_eq!(run.log().matches("heard").count(), 1, "{}", run.log());
+    let log = run.log();
+    assert_eq!((log.matches("heard USR1").count(), log.matches("heard TERM").count()), (1, 1), "{log}");
 }
 
 #[test]
