@@ -22,7 +22,7 @@ use crate::duration;
     after_help = "\
 Examples:
   tenure run nightly-report -- echo \"one at a time\"
-  tenure run --once-per 1m text-messages -- echo \"sent once, however many servers start this\"
+  tenure run --once-per 1m text-messages -- echo \"sent once, however many start this\"
   tenure ls
   tenure who nightly-report
 
@@ -53,7 +53,7 @@ pub(crate) struct EngineArgs {
 
     /// The configuration file; else ~/.config/tenure/config.toml or /etc/tenure/config.toml, if there is one
     #[arg(long, global = true, env = "TENURE_CONFIG", hide_env_values = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) config: Option<PathBuf>,
+    pub(crate) config: Option<OsString>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -65,6 +65,8 @@ pub(crate) enum Command {
     /// The command and all that it starts are gone before anybody else gets the lock: also if the lock is lost, and if `tenure` is
     /// killed, with -9 too. (What it leaves running when it ends by itself is left alone.) In its environment are `TENURE_LOCK`, `TENURE_TOKEN` (send it along with every write) and `TENURE_OWNER`. A
     /// `tenure run` inside of it re-enters the locks that it holds.
+    ///
+    /// How far a lock reaches is the engine's: with `file:`, to the processes of this host.
     Run(RunArgs),
     /// List the locks that are held or waited for
     ///
@@ -102,7 +104,7 @@ Examples:
   tenure run --wait 10s deploy -- echo \"waited ten seconds at most\"
   tenure run --no-wait backup -- echo \"exit code 75 if somebody else runs it\"
   tenure run --shared config -- cat /etc/hostname
-  tenure run --once-per 1m text-messages -- echo \"sent once, however many servers start this\"
+  tenure run --once-per 1m text-messages -- echo \"sent once, however many start this\"
   tenure run --once-per 1h --retry-failed import -- sh -c 'echo \"with token $TENURE_TOKEN\"'
 
 Exit codes:
@@ -142,7 +144,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) ttl: Option<Duration>,
 
-    /// The longest time that the command may take: then it is ended, and the lock is lost
+    /// How long the lock may be held: the command gets TERM a grace before, and KILL at the end
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) max_hold: Option<Duration>,
 

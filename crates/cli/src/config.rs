@@ -31,12 +31,27 @@ pub(crate) struct Config {
     pub(crate) label: Option<String>,
 }
 
-/// The URL of an engine.
+/// The engine that was chosen.
 #[derive(Debug)]
-pub(crate) struct Url {
-    pub(crate) text: String,
-    /// Whether it was given on the command line or in the environment.
-    pub(crate) given: bool,
+pub(crate) struct Engine {
+    pub(crate) url: String,
+    /// Whether it was named on the command line or in the environment.
+    given: bool,
+    /// The configuration file that was named.
+    config: Option<PathBuf>,
+}
+
+impl Engine {
+    /// The variables with which a `tenure` inside finds the same one. A URL that stands in a file is not handed on: not everybody may be meant to
+    /// read it.
+    pub(crate) fn for_those_inside(&self, place: &str) -> impl Iterator<Item = (String, Option<String>)> {
+        // A path that is relative is another one elsewhere.
+        let url = if self.url.starts_with("file:") { place.to_owned() } else { self.url.clone() };
+        let absolute = self.config.as_ref().and_then(|path| std::path::absolute(path).ok());
+        let config = absolute.and_then(|path| path.to_str().map(str::to_owned));
+        let variables = [("TENURE_URL", self.given.then_some(url)), ("TENURE_CONFIG", config)];
+        variables.into_iter().filter_map(|(variable, value)| Some((variable.to_owned(), Some(value?))))
+    }
 }
 
 fn read_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
@@ -47,7 +62,7 @@ fn read_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>,
 impl Config {
     /// Reads the file that was named, or the user's, or the host's; nothing if there is none.
     pub(crate) fn load(args: &EngineArgs) -> Result<Self, Failure> {
-        if let Some(path) = &args.config {
+        if let Some(path) = &named_file(args) {
             return Self::read(path)?
                 .ok_or_else(|| Failure::usage(format!("there is no configuration file {}", path.display())));
         }
@@ -61,22 +76,35 @@ impl Config {
 
     fn read(path: &Path) -> Result<Option<Self>, Failure> {
         let text = match std::fs::read_to_string(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            read => read.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?,
+            // The home of many a service is /dev/null.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
+            read => read.map_err(|error| {
+                let advice = "make it readable for this user, or name another file with --config";
+                Failure::usage(format!("{}: {error}; {advice}", path.display()))
+            })?,
         };
         toml::from_str(&text)
             .map(Some)
             .map_err(|error| Failure::usage(format!("{}: {}", path.display(), error.to_string().trim_end())))
     }
 
-    /// The engine's URL.
-    pub(crate) fn url(&self, args: &EngineArgs) -> Url {
-        // A variable that is set to nothing is how many tools unset one.
-        match args.url.clone().filter(|url| !url.is_empty()) {
-            Some(text) => Url { text, given: true },
-            None => Url { text: self.url.clone().unwrap_or_else(|| "file:".to_owned()), given: false },
-        }
+    /// The engine that is meant.
+    pub(crate) fn engine(&self, args: &EngineArgs) -> Engine {
+        let given = not_empty(args.url.as_ref());
+        let url = given.or(self.url.as_ref()).cloned().unwrap_or_else(|| "file:".to_owned());
+        Engine { url, given: given.is_some(), config: named_file(args) }
     }
+}
+
+/// A variable that is set to nothing is how many tools unset one.
+fn not_empty(text: Option<&String>) -> Option<&String> {
+    text.filter(|text| !text.is_empty())
+}
+
+fn named_file(args: &EngineArgs) -> Option<PathBuf> {
+    args.config.as_ref().filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// Where a configuration file may lie, the first that exists counts.

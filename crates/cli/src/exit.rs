@@ -108,7 +108,6 @@ impl From<OncePerError> for Failure {
     fn from(error: OncePerError) -> Self {
         let code = match &error {
             OncePerError::Period { .. } | OncePerError::Spread { .. } | OncePerError::Mode { .. } => USAGE,
-            OncePerError::Lost(_) => LOST,
             OncePerError::Engine(engine)
             | OncePerError::StartInDoubt { error: engine, .. }
             | OncePerError::SuccessInDoubt { error: engine, .. } => of_engine(engine),

@@ -12,6 +12,7 @@ mod show;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 use crate::args::{Cli, Command};
 use crate::config::Config;
@@ -24,6 +25,9 @@ fn main() -> ExitCode {
             // Help and the version are asked for, and go to stdout.
             let code = if error.use_stderr() { exit::USAGE } else { exit::OK };
             let _ = error.print();
+            if error.kind() == ErrorKind::UnknownArgument && forgot_the_dashes() {
+                say::say("write `--` before the command: tenure run NAME -- COMMAND");
+            }
             return ExitCode::from(code);
         }
     };
@@ -38,14 +42,20 @@ fn main() -> ExitCode {
     }
 }
 
+/// Whether somebody wrote `tenure run job command`.
+fn forgot_the_dashes() -> bool {
+    let mut words = std::env::args_os().skip(1);
+    words.any(|word| word == "run") && !words.any(|word| word == "--")
+}
+
 fn dispatch(cli: Cli) -> Result<u8, Failure> {
     let config = || Config::load(&cli.engine);
-    let url = || Ok::<_, Failure>(config()?.url(&cli.engine).text);
+    let url = || Ok::<_, Failure>(config()?.engine(&cli.engine).url);
     match cli.command {
         Command::Run(args) => {
             let config = config()?;
-            let url = config.url(&cli.engine);
-            run::run(args, config, url)
+            let engine = config.engine(&cli.engine);
+            run::run(args, config, engine)
         }
         Command::Ls(args) => show::ls(&url()?, &args),
         Command::Who(args) => show::who(&url()?, &args),

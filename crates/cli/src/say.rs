@@ -1,6 +1,10 @@
 //! What is said to people, on stderr, a line at a time. Stdout belongs to the command that is run, or to what was asked for.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::exit::{Failure, OK};
 
@@ -22,4 +26,18 @@ pub(crate) fn print(text: &str) -> Result<u8, Failure> {
 /// Prints a line as JSON.
 pub(crate) fn print_json(value: &serde_json::Value) -> Result<u8, Failure> {
     print(&format!("{value}\n"))
+}
+
+/// Shows what the library warns of, from this level on.
+pub(crate) fn log(level: LevelFilter) {
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(false)
+        .without_time()
+        // That nobody listens is no reason to panic.
+        .log_internal_errors(false);
+    // We tell of a lost lock in our own words.
+    let quietly = Targets::new().with_default(level).with_target("tenure::lost", LevelFilter::OFF);
+    tracing_subscriber::registry().with(lines).with(quietly).init();
 }

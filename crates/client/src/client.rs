@@ -113,7 +113,7 @@ impl Client {
     ///     }
     ///     Turn::AlreadyRun { ago } => println!("somebody ran it {ago:?} ago"),
     /// }
-    /// // Whoever comes now is told so, on every host, until the hour is nearly over.
+    /// // Whoever comes now is told so, whoever it is, until the hour is nearly over.
     /// let next = client.once_per("hourly-report", hour).begin().await?;
     /// assert!(matches!(next, Turn::AlreadyRun { .. }));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -179,6 +179,9 @@ impl Client {
         self.shared.closing.cancel();
         for hold in self.shared.schedule.all() {
             self.shared.lose(&hold, LostReason::Closed);
+            if let Some((grant, releasing)) = hold.give_up_kept() {
+                self.shared.release_in_background(grant, releasing);
+            }
         }
         let thread = self.shared.thread.handle();
         let give_up = SystemClock::on(thread.runtime().clone());

@@ -63,7 +63,7 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
     fn capabilities(&self) -> &Capabilities;
 
     /// Where its locks are: the same text for all who reach the same locks, however their URLs are spelled, and another one for
-    /// those who do not. No secret is in it.
+    /// those who do not. No secret is in it. Where there is no secret to it, it is a URL.
     fn place(&self) -> String;
 
     /// Gets the lock, or says why not; with an error, nothing is held and nobody waits. A grant whose id is

@@ -289,22 +289,32 @@ impl Hold {
     /// Ends belief. The grant, if there is one; nothing if belief had ended already.
     pub(crate) fn lose(&self, reason: LostReason, releasing: Option<Releasing>) -> Option<LostGrant> {
         let mut belief = self.belief();
+        // Whichever way this returns, `releasing` is not dropped before the belief's lock.
         let grant = match belief.phase {
-            Phase::Pending => None,
-            Phase::Held { .. } => Some(self.grant_of(&belief)),
-            // `releasing` is dropped after the belief's lock.
+            Phase::Pending => {
+                self.end(&mut belief, Ended::Lost(reason));
+                return None;
+            }
+            Phase::Held { .. } => self.grant_of(&belief),
             Phase::Ended(_) => return None,
         };
         self.end(&mut belief, Ended::Lost(reason));
         // A client that is closed keeps nothing.
         let keep = self.when_lost == WhenLost::Keep && reason != LostReason::Closed;
-        let release = if keep && grant.is_some() {
+        let release = if keep {
             belief.kept = Some(releasing);
             ReleaseLost::WithItsLastGuard
         } else {
             ReleaseLost::Now(releasing)
         };
-        grant.map(|grant| LostGrant { grant, release })
+        Some(LostGrant { grant, release })
+    }
+
+    /// What was lost and is kept until its last guard is dropped: to be released now after all.
+    pub(crate) fn give_up_kept(&self) -> Option<(Grant, Option<Releasing>)> {
+        let mut belief = self.belief();
+        let releasing = belief.kept.take()?;
+        Some((self.grant_of(&belief), releasing))
     }
 
     fn end(&self, belief: &mut Belief, how: Ended) {

@@ -54,9 +54,14 @@ impl Shared {
         let releasing = self.reentry.releasing(hold);
         let Some(lost) = hold.lose(reason, releasing) else { return };
         telemetry::lost(&*self.engine, &lost.grant, reason);
-        self.forget(hold);
-        if let ReleaseLost::Now(releasing) = lost.release {
-            self.release_in_background(lost.grant, releasing);
+        telemetry::held(&*self.engine, -1.0);
+        match lost.release {
+            ReleaseLost::Now(releasing) => {
+                self.schedule.remove(hold);
+                self.release_in_background(lost.grant, releasing);
+            }
+            // Nothing is due any more, but a client that is closed must find it.
+            ReleaseLost::WithItsLastGuard => self.schedule.put(hold),
         }
     }
 
@@ -64,16 +69,15 @@ impl Shared {
     pub(crate) fn let_go(&self, hold: &Arc<Hold>) -> (LetGo, Option<Releasing>) {
         let releasing = self.reentry.releasing(hold);
         let let_go = hold.let_go();
-        if let LetGo::Last(_) = let_go {
-            self.forget(hold);
+        match let_go {
+            LetGo::Last(_) => {
+                self.schedule.remove(hold);
+                telemetry::held(&*self.engine, -1.0);
+            }
+            LetGo::Kept(..) => self.schedule.remove(hold),
+            LetGo::StillHeld | LetGo::Lost(_) => {}
         }
         (let_go, releasing)
-    }
-
-    /// Takes a hold that has ended out of the books.
-    fn forget(&self, hold: &Arc<Hold>) {
-        self.schedule.remove(hold);
-        telemetry::held(&*self.engine, -1.0);
     }
 
     /// Renews, on the client's thread.

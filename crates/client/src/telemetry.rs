@@ -19,6 +19,7 @@ use crate::error::{AcquireError, LostReason, OncePerError, ReleaseError, RenewEr
 use crate::hold::Hold;
 use crate::lease::Term;
 use crate::once_per::Turn;
+use crate::token::FencingToken;
 
 pub(crate) fn acquired<T>(engine: &dyn Engine, result: &Result<T, AcquireError>, took: Duration) {
     let engine = engine.capabilities().engine;
@@ -88,5 +89,7 @@ pub(crate) fn lost(engine: &dyn Engine, grant: &Grant, reason: LostReason) {
     };
     metrics::counter!("tenure_losses_total", "engine" => engine.capabilities().engine, "reason" => label)
         .increment(1);
-    warn!(lock = %grant.name, token = ?grant.token, %reason, "lock lost");
+    // A target of its own, for programs that tell of it themselves.
+    let token = grant.token.map(FencingToken::get);
+    warn!(target: "tenure::lost", lock = %grant.name, token, %reason, "lock lost");
 }

@@ -4,8 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags};
 
 use crate::exit::{self, Failure};
 
@@ -32,8 +33,10 @@ pub(super) fn program(program: &OsStr) -> Result<(), Failure> {
     Err(Failure::new(exit::NOT_FOUND, message))
 }
 
+/// Whether this user may run it.
 fn is_executable(path: &Path) -> bool {
-    path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    let may = || rustix::fs::accessat(rustix::fs::CWD, path, Access::EXEC_OK, AtFlags::EACCESS);
+    path.is_file() && may().is_ok()
 }
 
 /// A script's first line may name an interpreter that is not there.
@@ -55,6 +58,8 @@ fn interpreter(script: &Path) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]

@@ -1,13 +1,13 @@
 //! The front: the process that the caller started. It has the lock, and gives it back when the command is gone.
 
-use std::io::IsTerminal;
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, WaitOptions};
 use tenure::clock::BootTime;
-use tenure::{Client, GuardState, LostReason, OncePerError, Release, ReleaseError};
+use tenure::{Client, GuardState, Lost, LostReason, OncePerError, Release, ReleaseError};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -19,7 +19,7 @@ use super::terminal::Terminal;
 use super::waiting::Waiting;
 use crate::duration;
 use crate::exit::{self, Failure};
-use crate::say::say;
+use crate::say::{self, say};
 
 pub(super) struct Front {
     pub(super) job: Job,
@@ -59,7 +59,11 @@ impl Finish {
 impl Front {
     pub(super) fn run(self) -> Result<u8, Failure> {
         never_unwind();
-        self.log();
+        say::log(match self.job.talk {
+            Talk::Errors => LevelFilter::ERROR,
+            Talk::Normal | Talk::Verbose => LevelFilter::WARN,
+            Talk::Everything => LevelFilter::DEBUG,
+        });
         let minder = self.minder;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let finish = runtime.map_err(|error| Failure::system("no runtime", error))?.block_on(self.go());
@@ -72,29 +76,11 @@ impl Front {
         Ok(finish.code)
     }
 
-    /// Shows the library's warnings.
-    fn log(&self) {
-        let level = match self.job.talk {
-            Talk::Errors => LevelFilter::ERROR,
-            Talk::Normal | Talk::Verbose => LevelFilter::WARN,
-            Talk::Everything => LevelFilter::DEBUG,
-        };
-        tracing_subscriber::fmt()
-            .with_max_level(level)
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::stderr().is_terminal())
-            .with_target(false)
-            .without_time()
-            // That nobody listens is no reason to panic.
-            .log_internal_errors(false)
-            .init();
-    }
-
     async fn go(self) -> Result<Finish, Failure> {
         let Self { job, signals, terminal, minder, socket } = self;
         let mut signals = signals.listen()?;
         let began = BootTime::now();
-        let client = match interruptible(&mut signals, Client::connect(&job.url)).await {
+        let client = match interruptible(&mut signals, Client::connect(&job.engine.url)).await {
             Waited::Got(client) => client?,
             Waited::Interrupted(came) => return Ok(Finish::interrupted(came)),
         };
@@ -121,17 +107,28 @@ impl Front {
         let mut shift = Shift::new(&job, held.guard(), &place, &mut signals, terminal, minder, &socket)?;
         let ended = shift.work().await?;
         drop(shift);
-        let keyboard = ended.keyboard;
-        let code = match interruptible(&mut signals, hand_back(&job, held, ended)).await {
+        let (keyboard, code) = (ended.keyboard, ended.end.code);
+        let mut handing_back = pin!(hand_back(&job, held, ended));
+        if let Ok(code) = tokio::time::timeout(RELEASE_PATIENCE, &mut handing_back).await {
+            return Ok(Finish { code: code?, keyboard });
+        }
+        // The engine does not answer. Whoever does not want to wait for it need not.
+        let code = match interruptible(&mut signals, handing_back).await {
             Waited::Got(code) => code?,
-            Waited::Interrupted(came) => {
-                say(format!("the release of `{}` is not confirmed", job.name));
-                return Ok(Finish::interrupted(came));
+            Waited::Interrupted(_) => {
+                say(format!(
+                    "the release of `{}` is not confirmed: it is free when its lease ends",
+                    job.name
+                ));
+                code
             }
         };
         Ok(Finish { code, keyboard })
     }
 }
+
+/// So long a release may take before a signal ends the waiting for it.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A panic must not run destructors: a guard that is dropped gives the lock back, and the command may still run. If this process just dies,
 /// the minder ends the command first.
@@ -142,7 +139,7 @@ fn never_unwind() {
     }));
 }
 
-fn already_run(job: &Job, ago: std::time::Duration) -> u8 {
+fn already_run(job: &Job, ago: Duration) -> u8 {
     let Some(once) = &job.once else { return exit::OK };
     if job.talk >= Talk::Normal {
         let (ago, period) = (duration::text(ago), duration::text(once.period));
@@ -201,7 +198,10 @@ async fn hand_back(job: &Job, held: Held, Ended { end, lost, .. }: Ended) -> Res
         }
         Ok(_) if job.talk >= Talk::Verbose => say(format!("released `{name}`")),
         Ok(_) => {}
-        Err(Unreleased(message)) => say(format!("`{name}`: {message}")),
+        Err(Unreleased::Lost(lost)) => {
+            return Err(Failure::new(exit::LOST, format!("{lost}; it was not recorded")));
+        }
+        Err(Unreleased::InDoubt(message)) => say(format!("`{name}`: {message}")),
     }
     Ok(end.code)
 }
@@ -215,16 +215,23 @@ fn reason_text(reason: LostReason) -> String {
 }
 
 /// The command has done its work, and something is to be said about the lock.
-struct Unreleased(String);
+enum Unreleased {
+    /// It was lost before the run could be recorded.
+    Lost(Lost),
+    InDoubt(String),
+}
 
 impl From<ReleaseError> for Unreleased {
     fn from(error: ReleaseError) -> Self {
-        Self(error.to_string())
+        Self::InDoubt(error.to_string())
     }
 }
 
 impl From<OncePerError> for Unreleased {
     fn from(error: OncePerError) -> Self {
-        Self(error.to_string())
+        match error {
+            OncePerError::Lost(lost) => Self::Lost(lost),
+            error => Self::InDoubt(error.to_string()),
+        }
     }
 }

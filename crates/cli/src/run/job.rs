@@ -9,9 +9,9 @@ use tenure::{
 
 use super::nested::Around;
 use super::order::Limits;
-use super::waiting;
+use super::waiting::{self, Ourselves};
 use crate::args::RunArgs;
-use crate::config::{Config, Url};
+use crate::config::{Config, Engine};
 use crate::duration;
 use crate::exit::{self, Failure};
 
@@ -27,9 +27,7 @@ pub(super) struct Job {
     label: String,
     pub(super) once: Option<Once>,
     pub(super) talk: Talk,
-    pub(super) url: String,
-    /// Whether it was given to us, and not found in a file that others need not be able to read.
-    pub(super) url_given: bool,
+    pub(super) engine: Engine,
     pub(super) around: Around,
 }
 
@@ -54,7 +52,7 @@ pub(super) enum Talk {
 const SHORTEST: Duration = Duration::from_secs(1);
 
 impl Job {
-    pub(super) fn new(args: RunArgs, config: Config, url: Url) -> Result<Self, Failure> {
+    pub(super) fn new(args: RunArgs, config: Config, engine: Engine) -> Result<Self, Failure> {
         let ttl = args.ttl.or(config.ttl).unwrap_or(Ttl::DEFAULT.get());
         Ttl::new(ttl).map_err(Failure::usage)?;
         let wait = match args.wait.or(config.wait) {
@@ -86,8 +84,7 @@ impl Job {
                 (false, 1) => Talk::Verbose,
                 (false, _) => Talk::Everything,
             },
-            url_given: url.given,
-            url: url.text,
+            engine,
             around: Around::look(),
         })
     }
@@ -188,7 +185,7 @@ impl NotGot {
             }
             _ => return error.into(),
         };
-        let held = waiting::held_by(client, &job.name).await;
+        let held = waiting::held_by(client, &job.name, Ourselves::Gone).await;
         Failure::new(exit::NOT_GOT, format!("`{}` {how}{held}: nothing was run", job.name))
     }
 }

@@ -26,16 +26,16 @@ use self::job::Job;
 use self::minder::Setup;
 use self::terminal::Terminal;
 use crate::args::RunArgs;
-use crate::config::{Config, Url};
+use crate::config::{Config, Engine};
 use crate::exit::Failure;
 
-pub(crate) fn run(args: RunArgs, config: Config, url: Url) -> Result<u8, Failure> {
+pub(crate) fn run(args: RunArgs, config: Config, engine: Engine) -> Result<u8, Failure> {
     find::program(&args.command[0])?;
     if !tree::can_be_seen() {
         return Err(Failure::system("the command could not be ended in time", "/proc is not mounted"));
     }
     let command = args.command.clone();
-    let job = Job::new(args, config, url)?;
+    let job = Job::new(args, config, engine)?;
 
     // From here on signals are read, and from here to the fork there is one thread.
     let (signals, first_mask) = signals::for_front()?;

@@ -85,7 +85,7 @@ impl<'a> Shift<'a> {
     /// Has the command run, and says how it ended.
     pub(super) async fn work(&mut self) -> Result<Ended, Failure> {
         let mut watch = self.guard.watch();
-        self.guard.check().map_err(|lost| Failure::new(exit::LOST, format!("{lost}; nothing was run")))?;
+        self.guard.check().map_err(|lost| Failure::new(exit::NOT_GOT, format!("{lost}; nothing was run")))?;
         self.start(watch.deadline())?;
         let mut lost = pin!(self.guard.lost());
         let mut lost_reason = None;
@@ -152,8 +152,8 @@ impl<'a> Shift<'a> {
                 self.job.around.with(self.minder, self.place, owner, name),
             ]
             .into_iter()
-            // A run inside is to find the same locks, also if the engine was named on our command line.
-            .chain(self.job.url_given.then(|| ("TENURE_URL".to_owned(), Some(self.job.url.clone()))))
+            // A run inside is to find the same locks, wherever it is.
+            .chain(self.job.engine.for_those_inside(self.place))
             .collect(),
             limits,
             grace: self.job.grace,

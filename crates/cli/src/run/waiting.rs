@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tenure::clock::BootTime;
-use tenure::{Client, LockName};
+use tenure::{Client, LockName, Presence};
 
 use super::job::Talk;
 use crate::duration;
@@ -53,7 +53,7 @@ impl<'a> Waiting<'a> {
                     continue;
                 }
                 line.0.set_draw_target(ProgressDrawTarget::stderr());
-                let held = held_by(self.client, self.name).await;
+                let held = held_by(self.client, self.name, Ourselves::Waiting).await;
                 let waited = duration::text(BootTime::now().since(began).max(Duration::from_secs(1)));
                 line.0.set_message(format!("waiting for `{}` for {waited}{held}", self.name));
                 line.0.tick();
@@ -61,14 +61,25 @@ impl<'a> Waiting<'a> {
             }
         }
         if self.talk >= Talk::Verbose {
-            say(format!("waiting for `{}`{}", self.name, held_by(self.client, self.name).await));
+            say(format!(
+                "waiting for `{}`{}",
+                self.name,
+                held_by(self.client, self.name, Ourselves::Waiting).await
+            ));
         }
         std::future::pending().await
     }
 }
 
+/// Whether we are one of those who wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ourselves {
+    Waiting,
+    Gone,
+}
+
 /// `: held by …`, or nothing if nobody is seen to hold it.
-pub(super) async fn held_by(client: &Client, name: &LockName) -> String {
+pub(super) async fn held_by(client: &Client, name: &LockName, ourselves: Ourselves) -> String {
     let Ok(info) = client.inspect(name).await else { return String::new() };
     let now = client.clock().wall();
     let mut holders = info.present_holders();
@@ -78,8 +89,8 @@ pub(super) async fn held_by(client: &Client, name: &LockName) -> String {
     if more > 0 {
         let _ = write!(text, " and {more} more");
     }
-    // We are one of them.
-    let others = info.waiters.len().saturating_sub(1);
+    let waiting = info.waiters.iter().filter(|waiter| waiter.presence == Presence::Present).count();
+    let others = waiting.saturating_sub(usize::from(ourselves == Ourselves::Waiting));
     if others > 0 {
         let _ = write!(text, "; {others} more wait");
     }

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use tenure::{FencingToken, LockInfo, Member, Presence};
 
+use super::present;
 use crate::duration;
 
 /// What is not known.
@@ -46,7 +47,7 @@ pub(super) fn locks(locks: &[LockInfo]) -> String {
             or_nothing(first.and_then(|holder| holder.token)),
             or_nothing(first.map(|_| holders.join(","))),
             or_nothing(first.and_then(|holder| holder.since).map(date)),
-            lock.waiters.len().to_string(),
+            present(&lock.waiters).to_string(),
         ];
         fields.join("\t") + "\n"
     };
@@ -79,12 +80,13 @@ pub(super) fn change(before: Option<&LockInfo>, lock: &LockInfo, now: SystemTime
     let holders: Vec<_> = lock.present_holders().map(short).collect();
     let state = if holders.is_empty() { "free".to_owned() } else { format!("held by {}", holders.join(",")) };
     let token = or_nothing(lock.last_token);
-    let mut text = format!("{}\t{state}\ttoken {token}\t{} waiting", date(now), lock.waiters.len());
+    let mut text = format!("{}\t{state}\ttoken {token}\t{} waiting", date(now), present(&lock.waiters));
     let last = |lock: &LockInfo| lock.last_token.map(FencingToken::get);
     if let (Some(then), Some(now)) = (before.and_then(last), last(lock)) {
         // Of the grants since then, the one that is seen to hold is not unseen.
         let unseen = now.saturating_sub(then).saturating_sub(u64::from(!holders.is_empty()));
-        if unseen > 0 {
+        // More is no count: the token began anew, at the date, since the lock's folder was deleted.
+        if (1..100_000).contains(&unseen) {
             let _ = write!(text, "\t{unseen} unseen");
         }
     }

@@ -11,15 +11,16 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 use tenure::blocking::Client;
-use tenure::{Break, LockInfo, Member};
+use tenure::{Break, LockInfo, Member, Presence};
+use tracing_subscriber::filter::LevelFilter;
 
 use self::lines::{ago, clean, date};
 use crate::args::{BreakArgs, LsArgs, WatchArgs, WhoArgs};
 use crate::exit::{Failure, OK};
-use crate::say::{print, print_json, say};
+use crate::say::{log, print, print_json, say};
 
 pub(crate) fn ls(url: &str, args: &LsArgs) -> Result<u8, Failure> {
-    let client = Client::connect(url)?;
+    let client = connect(url)?;
     let locks = client.list(&args.prefix)?;
     if args.json {
         print_json(&locks.iter().map(json::lock).collect())
@@ -33,7 +34,7 @@ pub(crate) fn ls(url: &str, args: &LsArgs) -> Result<u8, Failure> {
 }
 
 pub(crate) fn who(url: &str, args: &WhoArgs) -> Result<u8, Failure> {
-    let client = Client::connect(url)?;
+    let client = connect(url)?;
     let lock = client.inspect(&args.name)?;
     if args.json {
         print_json(&json::lock(&lock))
@@ -45,7 +46,7 @@ pub(crate) fn who(url: &str, args: &WhoArgs) -> Result<u8, Failure> {
 }
 
 pub(crate) fn watch(url: &str, args: &WatchArgs) -> Result<u8, Failure> {
-    let client = Client::connect(url)?;
+    let client = connect(url)?;
     let clock = client.as_async().clock().clone();
     let until = args.limit.map(|limit| clock.now() + limit);
     let mut before: Option<LockInfo> = None;
@@ -71,7 +72,7 @@ pub(crate) fn watch(url: &str, args: &WatchArgs) -> Result<u8, Failure> {
 }
 
 pub(crate) fn break_lock(url: &str, args: &BreakArgs) -> Result<u8, Failure> {
-    let client = Client::connect(url)?;
+    let client = connect(url)?;
     let how = if args.force { Break::Force } else { Break::Ask };
     let holders = client.break_lock(&args.name, how)?;
     if args.json {
@@ -110,6 +111,16 @@ pub(crate) fn describe(member: &Member, now: SystemTime) -> String {
     };
     let since = member.since.map(|since| format!(" for {}", ago(since, now)));
     who + &since.unwrap_or_default()
+}
+
+fn connect(url: &str) -> Result<Client, Failure> {
+    log(LevelFilter::WARN);
+    Ok(Client::connect(url)?)
+}
+
+/// Those who are still there.
+fn present(members: &[Member]) -> usize {
+    members.iter().filter(|member| member.presence == Presence::Present).count()
 }
 
 fn on_terminal() -> bool {

@@ -6,8 +6,8 @@ use std::time::SystemTime;
 use comfy_table::{Table, presets};
 use tenure::{LockInfo, Member, Presence};
 
-use super::describe;
 use super::lines::{clean, hex, or_nothing};
+use super::{describe, present};
 
 pub(super) fn locks(locks: &[LockInfo], now: SystemTime) -> String {
     let mut table = new_table(&["LOCK", "MODE", "HELD BY", "TOKEN", "WAITING"]);
@@ -19,7 +19,7 @@ pub(super) fn locks(locks: &[LockInfo], now: SystemTime) -> String {
             or_nothing(first.map(|holder| holder.mode)),
             if holders.is_empty() { "nobody".to_owned() } else { holders.join("\n") },
             or_nothing(first.and_then(|holder| holder.token)),
-            lock.waiters.len().to_string(),
+            present(&lock.waiters).to_string(),
         ]);
     }
     format!("{table}\n")

@@ -23,7 +23,7 @@ fn the_nearest_word_on_the_engine_counts() {
     std::fs::write(place.path("other.toml"), "url = \"file:other-file\"\nttl = \"5s\"\n").unwrap();
     let other = ("TENURE_CONFIG", "other.toml");
     assert_eq!(place_of_locks(&place, &[]), "file");
-    assert_eq!(place_of_locks(&place, &[("TENURE_URL", "")]), "file");
+    assert_eq!(place_of_locks(&place, &[("TENURE_URL", ""), ("TENURE_CONFIG", "")]), "file");
     assert_eq!(place_of_locks(&place, &[other]), "other-file");
     assert_eq!(place_of_locks(&place, &[other, ("TENURE_URL", "file:variable")]), "variable");
     let mut run = place.tenure(&["run", "--url", "file:option", "job", "--", "true"]);

@@ -191,7 +191,7 @@ fn when_an_operator_breaks_it() {
 /// What cannot be kept is given up in time: first TERM, then KILL, then the deadline.
 #[test]
 fn when_it_has_held_it_for_too_long() {
-    let race = Race::start(&["--max-hold", "10s"]);
+    let race = Race::start(&["--max-hold", "20s"]);
     let (place, code, log) = race.end();
     assert_eq!(code, Some(76), "{log}");
     assert!(log.contains("it was held for as long as --max-hold allows"), "{log}");
@@ -201,7 +201,7 @@ fn when_it_has_held_it_for_too_long() {
 /// The front sleeps through the deadline: the minder does not.
 #[test]
 fn when_the_front_is_stopped() {
-    let mut race = Race::start(&["--max-hold", "10s"]);
+    let mut race = Race::start(&["--max-hold", "20s"]);
     race.holder.pause();
     eventually("the command and all below it to be gone", || !race.pids.0.iter().any(|pid| is_alive(*pid)));
     assert!(!race.next.is_finished(), "who is stopped has not released");
@@ -254,7 +254,7 @@ fn who_is_interrupted_while_it_waits_leaves_nothing_behind() {
 /// The minder sleeps through the deadline, or through the loss: the front does not.
 #[test]
 fn when_the_minder_is_stopped() {
-    let race = Race::start(&["--max-hold", "10s"]);
+    let race = Race::start(&["--max-hold", "20s"]);
     signal(minder(race.holder.pid()), Signal::STOP);
     let (_, code, log) = race.end();
     assert_eq!(code, Some(76), "{log}");

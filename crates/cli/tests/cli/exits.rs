@@ -48,7 +48,7 @@ fn bad_input_is_64_and_says_what_to_do() {
     let place = Place::new();
     for (arguments, said) in [
         (vec!["run", "job"], "required"),
-        (vec!["run", "job", "echo"], "--"),
+        (vec!["run", "job", "echo"], "write `--` before the command"),
         (vec!["run", "", "--", "echo"], "must not be empty"),
         (vec!["run", "a\tb", "--", "echo"], "no control characters"),
         (vec!["run", "--wait", "90", "job", "--", "echo"], "Write 90s for seconds"),

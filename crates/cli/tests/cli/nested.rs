@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use tenure_testkit::eventually;
 
-use crate::place::{Place, is_alive, signal};
+use crate::place::{Done, Place, is_alive, signal};
 
 #[test]
 fn the_same_lock_is_entered_again_with_the_same_token() {
@@ -106,19 +106,19 @@ fn another_spelling_of_the_engine_is_the_same_lock() {
     let place = Place::new();
     let script = "tenure run --no-wait --url file:locks/../locks/ job -- echo in";
     assert_eq!(place.run(&["run", "job", "--", "sh", "-c", script]).expect(0, "").out, "in\n");
-    let named = [
-        "run",
-        "--url",
-        "file:elsewhere",
-        "job",
-        "--",
-        "tenure",
-        "run",
-        "--no-wait",
-        "job",
-        "--",
-        "echo",
-        "in",
-    ];
-    assert_eq!(place.run(&named).expect(0, "").out, "in\n", "the inner one finds the same engine");
+}
+
+#[test]
+fn one_inside_finds_the_engine_that_the_outer_one_was_given() {
+    let place = Place::new();
+    std::fs::write(place.path("c.toml"), format!("url = \"{}\"\n", place.url())).unwrap();
+    std::fs::create_dir(place.path("below")).unwrap();
+    let script = "echo $TENURE_TOKEN; cd below && tenure run --no-wait job -- printenv TENURE_TOKEN";
+    for options in [["--url", "file:by-option"], ["--config", "c.toml"]] {
+        let mut command = place.tenure(&[&options[..], &["run", "job", "--", "sh", "-c", script]].concat());
+        command.env_remove("TENURE_URL");
+        let done = Done::of(&command.output().unwrap()).expect(0, "");
+        let tokens: Vec<_> = done.out.lines().collect();
+        assert!(tokens.len() == 2 && tokens[0] == tokens[1], "{options:?}: {done:?}");
+    }
 }

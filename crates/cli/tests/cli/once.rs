@@ -1,9 +1,10 @@
 //! Once in a period, however many start it: the eight text messages.
 
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tenure_testkit::Faketime;
+use tenure_testkit::{Faketime, unprivileged};
 
 use crate::place::{Done, Place};
 
@@ -108,6 +109,36 @@ fn a_failed_run_is_tried_again_if_that_is_asked_for() {
     run("kill $$").expect(143, "");
     run("exit 0").expect(0, "");
     run("exit 4").expect(0, "was already begun");
+}
+
+#[test]
+fn a_success_that_is_not_recorded_because_the_lock_is_lost_is_no_success() {
+    let place = Place::new();
+    let arguments =
+        ["run", "--once-per", "1h", "--retry-failed", "job", "--", "sh", "-c", "rm locks/job.*/lock"];
+    place.run(&arguments).expect(76, "lost");
+}
+
+/// Only this user's right to run it counts, and the turn is still there afterwards.
+#[test]
+fn a_command_that_this_user_may_not_run_does_not_use_up_the_turn() {
+    let place = Place::new();
+    std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o777)).unwrap();
+    // Where it was built, others may not look.
+    std::fs::copy(env!("CARGO_BIN_EXE_tenure"), place.path("tenure")).unwrap();
+    std::fs::write(place.path("script"), "#!/bin/sh\necho ran\n").unwrap();
+    let allow =
+        |mode| std::fs::set_permissions(place.path("script"), std::fs::Permissions::from_mode(mode)).unwrap();
+    let run = || {
+        let mut nobody = unprivileged(place.path("tenure"));
+        nobody.args(["run", "--once-per", "1h", "job", "--", "./script"]);
+        nobody.current_dir(place.path("")).env("TENURE_URL", place.url()).env("HOME", "/dev/null");
+        Done::of(&nobody.output().unwrap())
+    };
+    allow(0o700);
+    run().expect(126, "is not a program that can be run");
+    allow(0o755);
+    assert_eq!(run().expect(0, "").out, "ran\n");
 }
 
 #[test]

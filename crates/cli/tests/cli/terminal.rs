@@ -131,7 +131,7 @@ fn a_job_that_was_stopped_for_too_long_is_killed_and_not_continued() {
     let mut terminal = shell(&place);
     let script = "trap '' TERM; echo $$ > pid; echo started; read line; echo went on > went-on";
     std::fs::write(place.path("job.sh"), script).unwrap();
-    terminal.type_keys("tenure run --max-hold 8s --grace 1s job -- sh job.sh\n");
+    terminal.type_keys("tenure run --max-hold 15s --grace 1s job -- sh job.sh\n");
     terminal.wait_for("started");
     terminal.type_keys("\x1a");
     terminal.wait_for("Stopped");

@@ -18,9 +18,10 @@
 use std::fmt::Write;
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use percent_encoding::percent_decode_str;
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use sha2::{Digest, Sha256};
 
 use crate::name::LockName;
@@ -89,6 +90,12 @@ pub(super) fn directory(url: &EngineUrl<'_>) -> Result<PathBuf, UrlError> {
     std::path::absolute(&*path).map_err(|error| wrong(&error.to_string()))
 }
 
+/// A directory as a URL has it.
+pub(super) fn encoded(directory: &Path) -> String {
+    const SPECIAL: &AsciiSet = &CONTROLS.add(b'%').add(b'?').add(b'#').add(b' ');
+    percent_encode(directory.as_os_str().as_bytes(), SPECIAL).to_string()
+}
+
 /// The user's state directory, by the rules of the XDG base directories.
 fn state_directory() -> Option<PathBuf> {
     let absolute = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -122,9 +129,11 @@ mod tests {
 
     #[test]
     fn a_url_names_a_directory() {
-        let parse = |url| directory(&EngineUrl::parse(url).unwrap());
+        let parse = |url: &str| directory(&EngineUrl::parse(url).unwrap());
         assert_eq!(parse("file:/var/lib/a%20b"), Ok(PathBuf::from("/var/lib/a b")));
         assert_eq!(parse("file:///var/lib"), Ok(PathBuf::from("/var/lib")));
+        let odd = Path::new("/var/a b/50%?#/ü");
+        assert_eq!(parse(&format!("file:{}", encoded(odd))).as_deref(), Ok(odd));
         assert!(parse("file:locks").unwrap().is_absolute());
         assert!(matches!(parse("file://host/share"), Err(UrlError::Location { .. })));
         assert!(matches!(parse("file:/x?fair=true"), Err(UrlError::UnknownOption { .. })));

@@ -151,13 +151,19 @@ impl FileEngine {
 
     /// Somebody meddled with this lock file: holders are told at once if that cost them the lock.
     fn confirm_at(&self, lock: &Path) {
-        let held: Vec<_> =
-            self.held().values().filter(|held| held.resource.lock_path() == lock).cloned().collect();
-        for held in held {
+        for held in self.held().values().filter(|held| held.resource.lock_path() == lock) {
+            self.confirm(held);
+        }
+    }
+
+    /// Sees whether it still stands, and tells its holder if not. On another thread: whoever writes just now may take its time.
+    fn confirm(&self, held: &Arc<Held>) {
+        let held = held.clone();
+        self.context.runtime.spawn_blocking(move || {
             if let Ok(Err(reason)) = held.confirm() {
                 held.loss.tell(reason);
             }
-        }
+        });
     }
 
     /// Runs what may wait for the disk where it holds nobody up.
@@ -249,9 +255,7 @@ impl FileEngine {
             let _ = held.watch.set(watch);
         }
         // What was done to it before it was watched, nobody has heard.
-        if let Ok(Err(reason)) = held.confirm() {
-            held.loss.tell(reason);
-        }
+        self.confirm(held);
     }
 
     /// How long ago the last start was, without a lock: it may have been written just now.
@@ -311,7 +315,7 @@ impl Engine for FileEngine {
     fn place(&self) -> String {
         // It was there when this engine was opened. If it was deleted since, its own path is as good a name as any.
         let directory = self.directory.canonicalize().unwrap_or_else(|_| self.directory.clone());
-        format!("file:{}", directory.display())
+        format!("file:{}", layout::encoded(&directory))
     }
 
     fn acquire(
@@ -404,15 +408,30 @@ impl Engine for FileEngine {
                 let mut infos = Vec::new();
                 for entry in std::fs::read_dir(&directory).map_err(|error| failed(&directory, error))? {
                     let folder = entry.map_err(|error| failed(&directory, error))?.path();
-                    // What is not a resource's folder, and a resource whose state is damaged, are not listed.
-                    let Ok(Some((name, _))) = Resource::peek(&folder) else {
-                        continue;
+                    let not_listed = |error: &dyn std::fmt::Display| {
+                        tracing::warn!(folder = %folder.display(), %error, "this lock cannot be read, and is not listed");
+                    };
+                    let name = match Resource::peek(&folder) {
+                        Ok(Some((name, _))) => name,
+                        // It is no lock's.
+                        Ok(None) => continue,
+                        Err(StateError::Io(error)) if error.kind() == io::ErrorKind::NotADirectory => {
+                            continue;
+                        }
+                        Err(error) => {
+                            not_listed(&error);
+                            continue;
+                        }
                     };
                     if let (true, Ok(name)) = (name.starts_with(&prefix), LockName::parse(&name)) {
-                        infos.push(Self::look_at(name, &folder, &directory)?);
+                        match Self::look_at(name, &folder, &directory) {
+                            Ok(info) => infos.push(info),
+                            Err(error) => not_listed(&error),
+                        }
                     }
                 }
-                infos.retain(|info| !(info.holders.is_empty() && info.waiters.is_empty()));
+                let is_there = |member: &Member| member.presence == Presence::Present;
+                infos.retain(|info| info.holders.iter().chain(&info.waiters).any(is_there));
                 infos.sort_by(|a, b| a.name.cmp(&b.name));
                 Ok(infos)
             };
@@ -445,14 +464,14 @@ impl Engine for FileEngine {
             }
             let resource = self.resource(&name);
             let grants: Vec<_> = holders.iter().map(|holder| holder.grant).collect();
-            let directory = self.directory.clone();
+            let folder = resource.folder.clone();
             let mark = move || -> io::Result<()> {
                 for grant in grants {
                     resource::for_writing().create(true).open(member::break_mark(&resource.folder, grant))?;
                 }
                 resource.open_lock()?.poke()
             };
-            self.on_disk(mark).await?.map_err(|error| failed(&directory, error))?;
+            self.on_disk(mark).await?.map_err(|error| failed(&folder, error))?;
             Ok(holders)
         })
     }
@@ -464,7 +483,7 @@ fn failed(path: &Path, error: io::Error) -> EngineError {
     let path = path.display();
     let advice = match Errno::from_io_error(&error) {
         Some(Errno::ACCESS | Errno::PERM) => {
-            "make the directory writable for this user, or name another one as in file:/path"
+            "make it readable and writable for this user (docs/engines/file.md says how users share locks), or name another directory as in file:/path"
         }
         Some(Errno::ROFS) => "name a directory on a file system that is writable, as in file:/path",
         Some(Errno::NOSPC | Errno::DQUOT) => "free some space there",

@@ -2,6 +2,8 @@
 //!
 //! Within one boot the boot clock measures its age, and a jump of the calendar changes nothing. After a reboot that clock has begun
 //! anew, and only the calendar is left; but what was before the reboot is at least as old as the machine is up.
+//!
+//! A container may have a boot id of its own, and the host's clocks. That is seen by both clocks having gone on equally.
 
 use std::fmt;
 use std::sync::Arc;
@@ -62,10 +64,17 @@ impl Moment {
 
     /// How long ago it was; zero if the clock that counts says that it is still to come.
     pub(super) fn age(self, now: Self) -> Duration {
+        /// So far two clocks of one host may drift apart before they are two hosts', or one of them was set.
+        const DRIFT_NS: u64 = 5_000_000_000;
+        let by_boot = now.since_boot_ns.checked_sub(self.since_boot_ns);
+        let by_wall = now.wall_ns.saturating_sub(self.wall_ns);
         Duration::from_nanos(if self.boot == now.boot {
-            now.since_boot_ns.saturating_sub(self.since_boot_ns)
+            by_boot.unwrap_or(0)
+        } else if by_boot.is_some_and(|by_boot| by_boot.abs_diff(by_wall) < DRIFT_NS) {
+            // The same boot under another name; or chance, and then the calendar is right as well.
+            by_wall
         } else {
-            now.wall_ns.saturating_sub(self.wall_ns).max(now.since_boot_ns)
+            by_wall.max(now.since_boot_ns)
         })
     }
 
@@ -130,6 +139,13 @@ mod tests {
             assert_eq!(age(start, moment(FIRST, 160, wall)), 60, "at {wall}");
         }
         assert_eq!(age(start, moment(FIRST, 40, 5060)), 0, "still to come");
+    }
+
+    #[test]
+    fn a_container_with_a_boot_id_of_its_own_is_no_reboot() {
+        let start = moment(FIRST, 90_000, 5000);
+        assert_eq!(age(start, moment(SECOND, 90_010, 5010)), 10);
+        assert_eq!(age(start, moment(SECOND, 90_000, 5000)), 0);
     }
 
     #[test]
