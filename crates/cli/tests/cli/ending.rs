@@ -5,10 +5,10 @@ use std::fs::File;
 use std::thread::JoinHandle;
 
 use rustix::fs::FlockOperation;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tenure_testkit::{Process, eventually};
 
-use crate::place::{Place, code_of, is_alive, minder, signal};
+use crate::place::{Pids, Place, code_of, is_alive, minder, signal};
 
 /// A command that is hard to end. Each process of it writes down its number.
 const TREE: &str = r#"
@@ -27,17 +27,6 @@ tenure run $INNER -- sh -c 'echo $$ >> pids; exec sleep 1000' &
 while :; do wait; sleep 0.1; done
 "#;
 const TREE_SIZE: usize = 6;
-
-/// Processes that do not outlive a test which fails.
-struct Pids(Vec<i32>);
-
-impl Drop for Pids {
-    fn drop(&mut self) {
-        for pid in self.0.iter().copied().filter(|pid| is_alive(*pid)) {
-            let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
-        }
-    }
-}
 
 /// A `tenure run` of that command, and somebody who waits for its lock.
 struct Race {

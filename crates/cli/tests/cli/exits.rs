@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::place::{Done, Place, code_of};
+use crate::place::{Done, Pids, Place, code_of};
 
 #[test]
 fn it_exits_as_the_command_did() {
@@ -130,11 +130,11 @@ fn what_a_command_leaves_running_is_left_alone_and_does_not_keep_the_lock() {
     let place = Place::new();
     let done =
         place.run(&["run", "-v", "job", "--", "sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $! > left"]);
-    let left = place.numbers("left")[0];
+    let pids = Pids(place.numbers("left"));
+    let left = pids.0[0];
     assert!(crate::place::is_alive(left));
     done.expect(0, &format!("left processes running, which `job` does not cover any more: {left}"));
     place.run(&["run", "--no-wait", "job", "--", "true"]).expect(0, "");
-    crate::place::signal(left, rustix::process::Signal::KILL);
 }
 
 #[test]
@@ -166,4 +166,24 @@ fn that_nobody_listens_changes_nothing() {
     let mut shell = place.program("bash");
     shell.args(["-c", "tenure run -vv job -- sh -c 'exit 3' 2>/dev/full; echo $?; tenure run -vv job -- sh -c 'exit 4' 2>&-; echo $?"]);
     assert_eq!(Done::of(&shell.output().unwrap()).out, "3\n4\n");
+}
+
+/// The command does not mind them, and neither does the release.
+#[test]
+fn signals_that_come_while_it_ends_do_not_cost_the_exit_code() {
+    let place = Place::new();
+    let script = "trap '' USR1; echo > ready; until [ -e go ]; do sleep 0.02; done";
+    let mut run =
+        place.start(&["run", "--once-per", "1h", "--retry-failed", "job", "--", "sh", "-c", script]);
+    tenure_testkit::eventually("it to be ready", || place.path("ready").exists());
+    std::fs::write(place.path("go"), "").unwrap();
+    tenure_testkit::eventually("it to end", || {
+        let ended = run.exit_status();
+        if ended.is_none() {
+            crate::place::signal(run.pid().cast_signed(), rustix::process::Signal::USR1);
+        }
+        ended
+    });
+    assert_eq!(code_of(&mut run), Some(0), "{}", run.log());
+    place.run(&["run", "--once-per", "1h", "--retry-failed", "job", "--", "true"]).expect(0, "already begun");
 }

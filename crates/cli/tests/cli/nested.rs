@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use tenure_testkit::eventually;
 
-use crate::place::{Done, Place, is_alive, signal};
+use crate::place::{Done, Pids, Place, is_alive, signal};
 
 #[test]
 fn the_same_lock_is_entered_again_with_the_same_token() {
@@ -45,7 +45,8 @@ fn two_daemons_that_were_started_under_a_lock_exclude_each_other_later() {
     let second = "until [ -e go-too ]; do sleep 0.05; done; tenure run --no-wait job -- echo; echo $? > code";
     let start = |daemon| format!("setsid sh -c '{daemon}' >/dev/null 2>&1 & echo $! >> daemons; ");
     place.run(&["run", "job", "--", "sh", "-c", &(start(first) + &start(second))]).expect(0, "");
-    let daemons = place.numbers("daemons");
+    let pids = Pids(place.numbers("daemons"));
+    let daemons = &pids.0;
     std::fs::write(place.path("go"), "").unwrap();
     eventually("the first to get it", || place.is_held("job"));
     std::fs::write(place.path("go-too"), "").unwrap();

@@ -126,6 +126,17 @@ impl Done {
     }
 }
 
+/// Processes that do not outlive a test which fails.
+pub(crate) struct Pids(pub(crate) Vec<i32>);
+
+impl Drop for Pids {
+    fn drop(&mut self) {
+        for pid in self.0.iter().copied().filter(|pid| is_alive(*pid)) {
+            let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+        }
+    }
+}
+
 /// Whether a process still runs: one that only waits to be waited for does not.
 pub(crate) fn is_alive(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use serde_json::Value;
 use tenure_testkit::eventually;
 
-use crate::place::{Place, code_of};
+use crate::place::{Pids, Place, code_of};
 
 #[test]
 fn lists_are_lines_with_tabs() {
@@ -85,6 +85,7 @@ fn each_change_is_seen_as_it_comes() {
             command.arg("--json");
         }
         let mut watch = command.stdout(Stdio::piped()).spawn().unwrap();
+        let _pid = Pids(vec![watch.id().cast_signed()]);
         let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
         let mut until = |text: &str| lines.find(|line| line.contains(text)).unwrap();
         until(if json { "\"held\":false" } else { "\tfree\t" });
@@ -118,6 +119,7 @@ fn a_watch_ends_when_nobody_reads_it() {
     let place = Place::new();
     let mut command = place.tenure(&["watch", "--every", "10ms", "job"]);
     let mut watch = command.stdout(Stdio::piped()).spawn().unwrap();
+    let _pid = Pids(vec![watch.id().cast_signed()]);
     let mut out = BufReader::new(watch.stdout.take().unwrap());
     out.read_line(&mut String::new()).unwrap();
     drop(out);

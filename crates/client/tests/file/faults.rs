@@ -308,3 +308,21 @@ async fn no_name_leads_out_of_the_directory_or_is_too_long_for_it() {
     let beside: Vec<_> = fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(beside, [locks], "something was made outside of the directory");
 }
+
+/// Whoever writes may have to wait, for the disk or for somebody who is stopped. The client's other locks do not.
+#[tokio::test]
+async fn a_write_that_takes_long_holds_up_no_other_lock_of_the_client() {
+    let file = File::start().await;
+    let client = client(file.0.path()).await;
+    let slow = hold(&client, "slow").await;
+    let stopped = fs::File::open(folder(file.0.path())).unwrap();
+    rustix::fs::flock(&stopped, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    // Begun before the lock is watched, and under way when that begins.
+    let mut writing = Box::pin(slow.set_value("late"));
+    assert!(futures_util::poll!(&mut writing).is_pending());
+    let other = client.lock("other").max_hold(Duration::from_millis(500)).acquire().await.unwrap();
+    within_a_minute("the other one is told in time", other.lost()).await;
+    assert!(futures_util::poll!(&mut writing).is_pending(), "it was told while the write still waited");
+    drop(stopped);
+    within_a_minute("the write", writing).await.unwrap();
+}
