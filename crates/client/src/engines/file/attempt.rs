@@ -15,7 +15,7 @@ use super::resource::{LockFile, Resource, ShortLock};
 use super::state::{State, StateError};
 use super::watch::Subscription;
 use super::{failed, state_failed};
-use crate::clock::Clock;
+use crate::clock::{BootTime, Clock};
 use crate::engine::{AcquireRequest, Granted, LossNotice, Remembered, Start};
 use crate::error::{AcquireError, LostReason};
 use crate::ids::{GrantId, OwnerId};
@@ -255,6 +255,7 @@ impl Attempt {
             resource: self.resource.clone(),
             grant: self.request.grant,
             loss: self.request.loss.clone(),
+            since: self.clock.now(),
             watch: OnceLock::new(),
             owner: self.request.owner,
             mode: self.request.mode,
@@ -272,8 +273,9 @@ pub(super) struct Held {
     pub(super) resource: Resource,
     pub(super) grant: GrantId,
     pub(super) loss: LossNotice,
-    /// Set once it is watched.
-    pub(super) watch: OnceLock<Subscription>,
+    pub(super) since: BootTime,
+    /// Set once it is watched: with nothing, if there is no inotify to be had.
+    watch: OnceLock<Option<Subscription>>,
     owner: OwnerId,
     mode: Mode,
     /// Whether others of the same owner may have joined it.
@@ -299,6 +301,14 @@ impl Held {
 
     fn files(&self) -> MutexGuard<'_, Option<Files>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn watched_by(&self, watch: Option<Subscription>) {
+        let _ = self.watch.set(watch);
+    }
+
+    pub(super) fn is_watched(&self) -> bool {
+        self.watch.get().is_some()
     }
 
     /// What keeps it held: the flocks of these two are the kernel's until their last copy is closed.

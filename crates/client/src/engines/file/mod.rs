@@ -23,6 +23,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -37,6 +38,7 @@ use self::resource::Resource;
 use self::state::StateError;
 use self::watch::{Interest, Watcher};
 use crate::capabilities::{Breaking, Capabilities, Capability, Expiry, Reach, Unsupported, Waking};
+use crate::clock::Clock;
 use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start};
 use crate::error::{
     AcquireError, BreakError, ConnectError, EngineError, InspectError, Lost, LostReason, ReleaseError,
@@ -62,6 +64,8 @@ pub struct FileEngine {
     /// What starts are measured by; `None` if the kernel does not tell one boot from another.
     host_clock: Option<HostClock>,
     held: Mutex<HashMap<GrantId, Arc<Held>>>,
+    /// Whether somebody looks for what is to be watched. Only changed while `held` is locked.
+    sweeping: AtomicBool,
     /// Begun with the first lock; `None` if there is no inotify to be had.
     watcher: OnceLock<Option<Arc<Watcher>>>,
 }
@@ -117,6 +121,7 @@ impl FileEngine {
             context,
             host_clock,
             held: Mutex::default(),
+            sweeping: AtomicBool::new(false),
             watcher: OnceLock::new(),
         }))
     }
@@ -236,24 +241,45 @@ impl FileEngine {
     }
 
     fn keep(self: &Arc<Self>, held: Held) -> Granted {
-        let (granted, held) = (held.granted(), Arc::new(held));
-        self.held().insert(held.grant, held.clone());
-        let (engine, clock, held) = (Arc::downgrade(self), self.context.clock.clone(), Arc::downgrade(&held));
-        self.context.runtime.spawn(async move {
-            clock.sleep_until(clock.now() + WATCH_AFTER).await;
-            if let (Some(engine), Some(held)) = (engine.upgrade(), held.upgrade()) {
-                engine.watch_over(&held);
-            }
-        });
+        let granted = held.granted();
+        let mut all = self.held();
+        all.insert(held.grant, Arc::new(held));
+        // One task for all of them: a lock that comes and goes wakes nobody.
+        if !self.sweeping.swap(true, Ordering::Relaxed) {
+            self.context.runtime.spawn(Self::sweep(Arc::downgrade(self), self.context.clock.clone()));
+        }
+        drop(all);
         granted
+    }
+
+    /// Begins to watch what has been held for a while, for as long as there is something that is not watched yet.
+    async fn sweep(engine: Weak<Self>, clock: Arc<dyn Clock>) {
+        loop {
+            clock.sleep_until(clock.now() + WATCH_AFTER).await;
+            let Some(engine) = engine.upgrade() else { return };
+            let (due, more) = {
+                let all = engine.held();
+                let is_due = |held: &&Arc<Held>| clock.now().since(held.since) >= WATCH_AFTER;
+                let unwatched: Vec<_> = all.values().filter(|held| !held.is_watched()).collect();
+                let due: Vec<_> = unwatched.iter().copied().filter(is_due).cloned().collect();
+                // Decided while nothing can be added: whoever adds something then begins anew.
+                let more = unwatched.len() > due.len();
+                engine.sweeping.store(more, Ordering::Relaxed);
+                (due, more)
+            };
+            for held in &due {
+                engine.watch_over(held);
+            }
+            if !more {
+                return;
+            }
+        }
     }
 
     /// Watches what is held, so that its holder is told at once if somebody meddles with it.
     fn watch_over(self: &Arc<Self>, held: &Arc<Held>) {
         let lock = held.resource.lock_path();
-        if let Some(watch) = self.watcher().and_then(|watcher| watcher.subscribe(&lock, Interest::Tampered)) {
-            let _ = held.watch.set(watch);
-        }
+        held.watched_by(self.watcher().and_then(|watcher| watcher.subscribe(&lock, Interest::Tampered)));
         // What was done to it before it was watched, nobody has heard.
         self.confirm(held);
     }
