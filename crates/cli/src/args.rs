@@ -149,7 +149,7 @@ pub(crate) struct RunArgs {
     pub(crate) max_hold: Option<Duration>,
 
     /// How long before its end a lock that cannot be renewed is given up: the command gets TERM then, and KILL at the end
-    /// [default: a third of the ttl or of --max-hold, 10s at most]
+    /// [default, and at most: a third of the ttl or of --max-hold; no more than 10s by default]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) grace: Option<Duration>,
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, WaitOptions};
 use tenure::clock::BootTime;
-use tenure::{Client, GuardState, Lost, LostReason, OncePerError, Release, ReleaseError};
+use tenure::{GuardState, Lost, LostReason, OncePerError, Release, ReleaseError};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -17,12 +17,14 @@ use super::shift::{Ended, Shift};
 use super::signals::{self, Came, Signals, Whom};
 use super::terminal::Terminal;
 use super::waiting::Waiting;
+use crate::Connect;
 use crate::duration;
 use crate::exit::{self, Failure};
 use crate::say::{self, say};
 
 pub(super) struct Front {
     pub(super) job: Job,
+    pub(super) connect: Connect,
     pub(super) signals: Signals,
     pub(super) terminal: Option<Terminal>,
     pub(super) minder: Pid,
@@ -77,10 +79,10 @@ impl Front {
     }
 
     async fn go(self) -> Result<Finish, Failure> {
-        let Self { job, signals, terminal, minder, socket } = self;
+        let Self { job, connect, signals, terminal, minder, socket } = self;
         let mut signals = signals.listen()?;
         let began = BootTime::now();
-        let client = match interruptible(&mut signals, Client::connect(&job.engine.url)).await {
+        let client = match interruptible(&mut signals, connect(job.engine.url.clone())).await {
             Waited::Got(client) => client?,
             Waited::Interrupted(came) => return Ok(Finish::interrupted(came)),
         };

@@ -119,6 +119,12 @@ impl Job {
     }
 }
 
+/// The longest grace in a lock that lives so long: a renewal comes every third of it, and one that is late by less than another third is no
+/// reason to end anything.
+pub(super) fn longest_grace(lives: Duration) -> Duration {
+    lives / 3
+}
+
 /// How long before the end of a lock its command is told to end.
 fn grace(given: Option<Duration>, ttl: Duration, max_hold: Option<Duration>) -> Result<Duration, Failure> {
     const LONGEST: Duration = Duration::from_secs(10);
@@ -127,10 +133,10 @@ fn grace(given: Option<Duration>, ttl: Duration, max_hold: Option<Duration>) -> 
         let complaint = "a lock that is held for less than a second leaves no time to end a command in: use a longer --ttl or --max-hold";
         return Err(Failure::usage(complaint));
     }
-    let grace = given.unwrap_or_else(|| LONGEST.min(whole / 3));
-    if grace > whole / 2 {
+    let grace = given.unwrap_or_else(|| LONGEST.min(longest_grace(whole)));
+    if grace > longest_grace(whole) {
         let complaint = format!(
-            "a grace of {grace:?} is too long: it may be half of the ttl ({ttl:?}) and of --max-hold at most, or the command would be \
+            "a grace of {grace:?} is too long: it may be a third of the ttl ({ttl:?}) and of --max-hold at most, or the command would be \
              told to end while all is well"
         );
         return Err(Failure::usage(complaint));
@@ -201,10 +207,10 @@ mod tests {
         assert_eq!(grace(None, 30 * SECOND, None).unwrap(), 10 * SECOND);
         assert_eq!(grace(None, 600 * SECOND, None).unwrap(), 10 * SECOND);
         assert_eq!(grace(None, 30 * SECOND, Some(3 * SECOND)).unwrap(), SECOND);
-        assert_eq!(grace(Some(15 * SECOND), 30 * SECOND, None).unwrap(), 15 * SECOND);
+        assert_eq!(grace(Some(5 * SECOND), 30 * SECOND, None).unwrap(), 5 * SECOND);
         assert_eq!(grace(None, SECOND, None).unwrap(), SECOND / 3);
         for (given, ttl, max_hold) in [
-            (Some(16 * SECOND), 30 * SECOND, None),
+            (Some(11 * SECOND), 30 * SECOND, None),
             (Some(2 * SECOND), 30 * SECOND, Some(3 * SECOND)),
             (Some(SECOND / 100), 30 * SECOND, None),
             (Some(Duration::ZERO), 30 * SECOND, None),

@@ -25,11 +25,12 @@ use self::front::Front;
 use self::job::Job;
 use self::minder::Setup;
 use self::terminal::Terminal;
+use crate::Connect;
 use crate::args::RunArgs;
 use crate::config::{Config, Engine};
 use crate::exit::Failure;
 
-pub(crate) fn run(args: RunArgs, config: Config, engine: Engine) -> Result<u8, Failure> {
+pub(crate) fn run(args: RunArgs, config: Config, engine: Engine, connect: Connect) -> Result<u8, Failure> {
     find::program(&args.command[0])?;
     if !tree::can_be_seen() {
         return Err(Failure::system("the command could not be ended in time", "/proc is not mounted"));
@@ -54,7 +55,7 @@ pub(crate) fn run(args: RunArgs, config: Config, engine: Engine) -> Result<u8, F
             let minder = Pid::from_raw(pid).expect("the number of a process is not zero");
             // Should the minder be killed, what it minded becomes ours.
             let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
-            Front { job, signals, terminal: terminal(), minder, socket: ours }.run()
+            Front { job, connect, signals, terminal: terminal(), minder, socket: ours }.run()
         }
     }
 }

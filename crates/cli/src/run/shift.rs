@@ -12,7 +12,7 @@ use tenure::{Guard, LostReason};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::job::Job;
+use super::job::{Job, longest_grace};
 use super::minder;
 use super::order::{self, End, Limits, Order, Patience, Report, Start, Why};
 use super::signals::{self, Came, Whom};
@@ -32,6 +32,8 @@ pub(super) struct Shift<'a> {
     job: &'a Job,
     guard: &'a Guard,
     place: &'a str,
+    /// How long before the deadline the command is told to end.
+    grace: Duration,
     signals: &'a mut UnboundedReceiver<Came>,
     terminal: Option<Terminal>,
     minder: Pid,
@@ -70,6 +72,7 @@ impl<'a> Shift<'a> {
             job,
             guard,
             place,
+            grace: job.grace,
             signals,
             terminal,
             minder,
@@ -131,7 +134,7 @@ impl<'a> Shift<'a> {
     }
 
     fn deadline_moved(&mut self, deadline: Option<BootTime>) {
-        let limits = deadline.map(|deadline| Limits::before(deadline, self.job.grace));
+        let limits = deadline.map(|deadline| Limits::before(deadline, self.grace));
         self.take_over_at = deadline.zip(limits).map(|(deadline, limits)| limits.take_over_at(deadline));
         self.order(&Order::Until(limits));
     }
@@ -141,9 +144,13 @@ impl<'a> Shift<'a> {
         if let Some(terminal) = terminal {
             terminal.note_given();
         }
+        // Of what was asked for, an engine may grant less, and of that a margin is not to be believed in.
+        if let Some(deadline) = deadline {
+            self.grace = self.grace.min(longest_grace(deadline.since(BootTime::now())));
+        }
         let (name, owner) = (&self.job.name, self.guard.owner());
         let token = self.guard.token().map(|token| token.to_string());
-        let limits = deadline.map(|deadline| Limits::before(deadline, self.job.grace));
+        let limits = deadline.map(|deadline| Limits::before(deadline, self.grace));
         let start = Start {
             environment: vec![
                 ("TENURE_LOCK".to_owned(), Some(name.to_string())),
@@ -156,7 +163,7 @@ impl<'a> Shift<'a> {
             .chain(self.job.engine.for_those_inside(self.place))
             .collect(),
             limits,
-            grace: self.job.grace,
+            grace: self.grace,
             terminal: terminal.is_some(),
         };
         let anchors: Vec<OwnedFd> = self
