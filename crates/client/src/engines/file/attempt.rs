@@ -1,26 +1,18 @@
-//! One request's attempts at a lock, and what is held when one of them succeeds. All of this may wait for the disk.
+//! One request's attempts at a lock. All of this may wait for the disk.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
 
-use bytes::Bytes;
-
+use super::held::{Files, Held};
 use super::member::{self, Holders, MemberFile, Record, Role, Ticket};
-use super::moment::HostClock;
 use super::resource::{LockFile, Resource, ShortLock};
-use super::state::{State, StateError};
-use super::watch::Subscription;
+use super::state::StateError;
 use super::{failed, state_failed};
-use crate::clock::{BootTime, Clock};
-use crate::engine::{AcquireRequest, Granted, LossNotice, Remembered, Start};
-use crate::error::{AcquireError, LostReason};
-use crate::ids::{GrantId, OwnerId};
-use crate::lease::Term;
-use crate::mode::Mode;
+use crate::clock::Clock;
+use crate::engine::AcquireRequest;
+use crate::error::AcquireError;
 use crate::token::FencingToken;
 use crate::value::Value;
 
@@ -267,165 +259,20 @@ impl Attempt {
     }
 }
 
-/// A lock that is held. Dropping it frees the lock without a word.
-#[derive(Debug)]
-pub(super) struct Held {
-    pub(super) resource: Resource,
-    pub(super) grant: GrantId,
-    pub(super) loss: LossNotice,
-    pub(super) since: BootTime,
-    /// Set once it is watched: with nothing, if there is no inotify to be had.
-    watch: OnceLock<Option<Subscription>>,
-    owner: OwnerId,
-    mode: Mode,
-    /// Whether others of the same owner may have joined it.
-    shared_owner: bool,
-    token: u64,
-    value: Value,
-    /// Gone when it is released.
-    files: Mutex<Option<Files>>,
-}
-
-/// What a holder keeps open. They are dropped in this order: whoever gets the lock must not take the member for a
-/// live holder's.
-#[derive(Debug)]
-struct Files {
-    member: MemberFile,
-    lock: LockFile,
-}
-
-impl Held {
-    pub(super) fn granted(&self) -> Granted {
-        Granted::new(Some(FencingToken::new(self.token)), Term::Open).with_value(self.value.clone())
-    }
-
-    fn files(&self) -> MutexGuard<'_, Option<Files>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn watched_by(&self, watch: Option<Subscription>) {
-        let _ = self.watch.set(watch);
-    }
-
-    pub(super) fn is_watched(&self) -> bool {
-        self.watch.get().is_some()
-    }
-
-    /// What keeps it held: the flocks of these two are the kernel's until their last copy is closed.
-    pub(super) fn anchors(&self) -> io::Result<Vec<OwnedFd>> {
-        match &*self.files() {
-            Some(files) => Ok(vec![files.lock.anchor()?, files.member.anchor()?]),
-            None => Ok(Vec::new()),
-        }
-    }
-
-    /// Whether it still stands, and why not.
-    pub(super) fn confirm(&self) -> io::Result<Result<(), LostReason>> {
-        self.confirm_files(self.files().as_ref())
-    }
-
-    fn confirm_files(&self, files: Option<&Files>) -> io::Result<Result<(), LostReason>> {
-        let Some(files) = files else {
-            return Ok(Err(LostReason::Forgotten));
-        };
-        if member::break_mark(&self.resource.folder, self.grant).exists() {
-            return Ok(Err(LostReason::Broken));
-        }
-        let stands = self.resource.is_current(&files.lock)? && files.member.is_there();
-        Ok(if stands { Ok(()) } else { Err(LostReason::Forgotten) })
-    }
-
-    /// Writes the value, if it still stands. It is not released meanwhile.
-    pub(super) fn write(&self, bytes: Bytes, now: SystemTime) -> Result<Result<(), LostReason>, StateError> {
-        let value = Value { bytes, in_doubt: false };
-        self.change(now, |file, state| {
-            state.write_next(file, &self.resource.name, |state| state.value = value).map(drop)
-        })
-    }
-
-    /// Writes down a start, if it still stands and no start is in the way. It is not released meanwhile.
-    pub(super) fn remember(
-        &self,
-        start: Start,
-        clock: &HostClock,
-    ) -> Result<Result<Remembered, LostReason>, StateError> {
-        self.change(clock.clock.wall(), |file, state| {
-            // Now, and not before the wait for the short lock: another of the same owner may have been faster.
-            let now = clock.now();
-            match state.start.map(|last| last.age(now)) {
-                Some(ago) if ago < start.window.max(start.ago) => Ok(Remembered::Already { ago }),
-                _ => {
-                    state.write_start(file, &self.resource.name, now.before(start.ago))?;
-                    Ok(Remembered::Recorded)
-                }
-            }
-        })
-    }
-
-    /// Changes the state, if it still stands. It is not released meanwhile.
-    fn change<T>(
-        &self,
-        now: SystemTime,
-        change: impl FnOnce(&File, &State) -> io::Result<T>,
-    ) -> Result<Result<T, LostReason>, StateError> {
-        let files = self.files();
-        if let Err(reason) = self.confirm_files(files.as_ref())? {
-            return Ok(Err(reason));
-        }
-        let short = self.resource.short_lock()?;
-        // Once more: it may have been deleted, and be somebody else's, while we waited.
-        if let Err(reason) = self.confirm_files(files.as_ref())? {
-            return Ok(Err(reason));
-        }
-        let (file, state) = self.resource.state(&short, now)?;
-        Ok(Ok(change(&file, &state)?))
-    }
-
-    /// Frees it, and says why if it did not stand any more. It is free when this returns.
-    pub(super) fn release(&self) -> Result<(), LostReason> {
-        let files = self.files().take();
-        let stood = self.confirm_files(files.as_ref()).unwrap_or(Ok(()));
-        // Who else of the owner writes must not change between the look and the mark.
-        let short = if self.shared_owner { self.resource.short_lock().ok() } else { None };
-        if let Some(files) = &files
-            && self.mode.may_write()
-            && !self.others_of_the_owner_write()
-        {
-            files.lock.mark_ended(self.token);
-        }
-        let _ = std::fs::remove_file(member::break_mark(&self.resource.folder, self.grant));
-        drop(files);
-        drop(short);
-        match stood {
-            // It was asked to let go, and does so now.
-            Ok(()) | Err(LostReason::Broken) => Ok(()),
-            Err(reason) => Err(reason),
-        }
-    }
-
-    fn others_of_the_owner_write(&self) -> bool {
-        let writes = |found: &member::Found| {
-            let of_the_owner = found
-                .record
-                .as_ref()
-                .is_some_and(|record| record.owner == self.owner && record.mode.may_write());
-            found.grant != self.grant && of_the_owner
-        };
-        self.shared_owner
-            && member::holders(&self.resource.folder)
-                .is_ok_and(|holders| holders.present.iter().any(writes) || holders.writer_died(self.token))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::time::Duration;
 
+    use bytes::Bytes;
     use rustix::fs::FlockOperation;
 
-    use super::super::moment::BootId;
+    use super::super::moment::{BootId, HostClock};
     use super::*;
     use crate::clock::ManualClock;
+    use crate::engine::Start;
+    use crate::error::LostReason;
+    use crate::ids::OwnerId;
     use crate::name::LockName;
 
     fn attempt(directory: &Path, owner: OwnerId) -> Attempt {

@@ -12,7 +12,9 @@
 //!   all poll as the backstop.
 
 mod attempt;
+mod held;
 mod layout;
+mod look;
 mod member;
 mod moment;
 mod resource;
@@ -31,8 +33,8 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use rustix::io::Errno;
 
-use self::attempt::{Attempt, Held, Outcome};
-use self::member::Role;
+use self::attempt::{Attempt, Outcome};
+use self::held::Held;
 use self::moment::{BootId, HostClock};
 use self::resource::Resource;
 use self::state::StateError;
@@ -45,14 +47,12 @@ use crate::error::{
     RememberError, RenewError, ValueError,
 };
 use crate::ids::GrantId;
-use crate::info::{LockInfo, Member, Presence};
+use crate::info::{LockInfo, Member};
 use crate::lease::Term;
 use crate::mode::{Mode, ModeSet};
 use crate::name::LockName;
 use crate::random;
-use crate::token::FencingToken;
 use crate::url::EngineUrl;
-use crate::value::Value;
 
 /// The engine `file:`.
 #[derive(Debug)]
@@ -283,54 +283,6 @@ impl FileEngine {
         // What was done to it before it was watched, nobody has heard.
         self.confirm(held);
     }
-
-    /// How long ago the last start was, without a lock: it may have been written just now.
-    fn last_start(
-        name: &LockName,
-        folder: &Path,
-        clock: &HostClock,
-    ) -> Result<Option<Duration>, EngineError> {
-        let peeked = Resource::peek(folder).map_err(|error| state_failed(folder, error))?;
-        match peeked {
-            None => Ok(None),
-            Some((found, state)) if found == name.as_str() => {
-                Ok(state.start.map(|start| start.age(clock.now())))
-            }
-            Some((other, _)) => Err(state_failed(folder, StateError::of_another(name, &other))),
-        }
-    }
-
-    fn look_at(name: LockName, folder: &Path, directory: &Path) -> Result<LockInfo, EngineError> {
-        let mut info = LockInfo::free(name);
-        let state = match Resource::peek(folder).map_err(|error| state_failed(folder, error))? {
-            Some((name, state)) if name == info.name.as_str() => state,
-            Some((other, _)) => return Err(state_failed(folder, StateError::of_another(&info.name, &other))),
-            None => return Ok(info),
-        };
-        let found = match member::find(folder) {
-            // It was deleted while we looked.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(info),
-            found => found.map_err(|error| failed(directory, error))?,
-        };
-        let writes = |presence| {
-            found.iter().any(|found| {
-                let record = found.record.as_ref();
-                found.presence == presence
-                    && record.is_some_and(|record| {
-                        record.mode.may_write() && record.token == Some(FencingToken::new(state.token))
-                    })
-            })
-        };
-        let ended_well = resource::last_ended(folder) == Some(state.token);
-        let died = writes(Presence::Gone) || (state.open && !ended_well && !writes(Presence::Present));
-        info.last_token = Some(FencingToken::new(state.token));
-        info.value = Value { in_doubt: state.value.in_doubt || died, ..state.value };
-        let (waiters, holders): (Vec<_>, Vec<_>) =
-            found.into_iter().partition(|found| matches!(found.role, Role::Waiter(_)));
-        info.holders = holders.into_iter().filter_map(member::Found::member).collect();
-        info.waiters = waiters.into_iter().filter_map(member::Found::member).collect();
-        Ok(info)
-    }
 }
 
 impl Engine for FileEngine {
@@ -414,7 +366,7 @@ impl Engine for FileEngine {
     ) -> BoxFuture<'static, Result<Option<Duration>, InspectError>> {
         Box::pin(async move {
             let (clock, folder) = (self.host_clock()?, self.resource(&name).folder);
-            let last = self.on_disk(move || Self::last_start(&name, &folder, &clock)).await??;
+            let last = self.on_disk(move || look::last_start(&name, &folder, &clock)).await??;
             Ok(last.filter(|ago| *ago < window))
         })
     }
@@ -423,45 +375,15 @@ impl Engine for FileEngine {
         Box::pin(async move {
             let folder = self.resource(&name).folder;
             let directory = self.directory.clone();
-            Ok(self.on_disk(move || Self::look_at(name, &folder, &directory)).await??)
+            Ok(self.on_disk(move || look::lock(name, &folder, &directory)).await??)
         })
     }
 
     fn list(self: Arc<Self>, prefix: String) -> BoxFuture<'static, Result<Vec<LockInfo>, InspectError>> {
         Box::pin(async move {
             let directory = self.directory.clone();
-            let look = move || {
-                let mut infos = Vec::new();
-                for entry in std::fs::read_dir(&directory).map_err(|error| failed(&directory, error))? {
-                    let folder = entry.map_err(|error| failed(&directory, error))?.path();
-                    let not_listed = |error: &dyn std::fmt::Display| {
-                        tracing::warn!(folder = %folder.display(), %error, "this lock cannot be read, and is not listed");
-                    };
-                    let name = match Resource::peek(&folder) {
-                        Ok(Some((name, _))) => name,
-                        // It is no lock's.
-                        Ok(None) => continue,
-                        Err(StateError::Io(error)) if error.kind() == io::ErrorKind::NotADirectory => {
-                            continue;
-                        }
-                        Err(error) => {
-                            not_listed(&error);
-                            continue;
-                        }
-                    };
-                    if let (true, Ok(name)) = (name.starts_with(&prefix), LockName::parse(&name)) {
-                        match Self::look_at(name, &folder, &directory) {
-                            Ok(info) => infos.push(info),
-                            Err(error) => not_listed(&error),
-                        }
-                    }
-                }
-                let is_there = |member: &Member| member.presence == Presence::Present;
-                infos.retain(|info| info.holders.iter().chain(&info.waiters).any(is_there));
-                infos.sort_by(|a, b| a.name.cmp(&b.name));
-                Ok(infos)
-            };
-            self.on_disk(look).await?.map_err(InspectError::Engine)
+            let look = move || look::all(&directory, &prefix);
+            Ok(self.on_disk(look).await??)
         })
     }
 
