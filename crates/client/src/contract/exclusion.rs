@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::{Helper, Inside, Subject, Trial};
+use crate::capabilities::Expiry;
 use crate::{AcquireError, EngineError, Guard, Mode};
 
 /// Tasks of several clients increment a counter that only the lock protects.
@@ -43,7 +44,11 @@ pub async fn processes_lose_no_increment<S: Subject>(trial: Trial<S>) {
     }
     let folder = trial.files().display();
     for helper in &mut helpers {
-        helper.tell(&format!("increment {name} {folder} {} 0", S::INCREMENTS));
+        helper.tell(&format!(
+            "increment {name} {folder} {} 0 {}",
+            S::INCREMENTS,
+            Trial::<S>::LONG.as_millis()
+        ));
     }
     for helper in &mut helpers {
         for done in 1..=S::INCREMENTS {
@@ -68,8 +73,11 @@ pub async fn killed_processes_lose_only_their_own_work<S: Subject>(trial: Trial<
     }
     // Each stays inside for so long that those who survive are not done before the others are killed, however fast the engine is.
     let stay_ms = 300 / S::INCREMENTS + 1;
+    // Long enough for a slow machine, and short enough to be waited for whenever one is killed.
+    let ttl_ms =
+        if trial.capabilities().expiry == Expiry::Lease { 5_000 } else { Trial::<S>::LONG.as_millis() };
     for helper in &mut survivors {
-        helper.tell(&format!("increment {name} {folder} {} {stay_ms}", S::INCREMENTS));
+        helper.tell(&format!("increment {name} {folder} {} {stay_ms} {ttl_ms}", S::INCREMENTS));
     }
     let (mut told, mut killed) = (0, 0);
     while survivors.len() > S::PROCESSES / 2 {

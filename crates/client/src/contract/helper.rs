@@ -170,11 +170,12 @@ async fn obey(
             let guard = guards.remove(name).ok_or("the helper does not hold that")?;
             Ok(format!("{:?}", guard.release().await?))
         }
-        ["increment", name, folder, times, stay_ms] => {
+        ["increment", name, folder, times, stay_ms, ttl_ms] => {
             let inside = Inside::new(folder.as_ref());
-            let stay = Duration::from_millis(stay_ms.parse()?);
+            let (stay, ttl) =
+                (Duration::from_millis(stay_ms.parse()?), Duration::from_millis(ttl_ms.parse()?));
             for done in 1..=times.parse::<usize>()? {
-                let guard = client.lock(name).mode(Mode::Ex).ttl(Duration::from_secs(20)).acquire().await?;
+                let guard = client.lock(name).mode(Mode::Ex).ttl(ttl).acquire().await?;
                 inside.increment(stay)?;
                 // Told before the release, so that a killed one has at most one increment that nobody was told of.
                 println!("@done {done}");

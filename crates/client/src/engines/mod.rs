@@ -7,14 +7,18 @@ use crate::error::ConnectError;
 use crate::url::{EngineUrl, UrlError};
 
 pub mod file;
+#[cfg(feature = "redis")]
+pub mod redis;
 
 /// The schemes that [`open`] knows.
-pub(crate) const SCHEMES: &[&str] = &["file:"];
+pub(crate) const SCHEMES: &[&str] = &["file:", "redis:", "rediss:"];
 
 pub(crate) async fn open(url: &str, context: EngineContext) -> Result<Arc<dyn Engine>, ConnectError> {
     let parsed = EngineUrl::parse(url)?;
     match parsed.scheme {
         "file" => Ok(file::FileEngine::open_url(&parsed, context).await?),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" => Ok(redis::RedisEngine::open_url(&parsed, context).await?),
         scheme => Err(UrlError::UnknownEngine { scheme: scheme.to_owned() }.into()),
     }
 }

@@ -1,0 +1,173 @@
+//! Who holds and who waits, as text: what the scripts write into keys, hashes and queues.
+
+use std::time::{Duration, SystemTime};
+
+use redis::Value as Answer;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::engine::AcquireRequest;
+use crate::ids::{GrantId, OwnerId};
+use crate::info::Member;
+use crate::mode::Mode;
+use crate::token::FencingToken;
+
+/// What is told of a holder or waiter to those who look.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(in crate::engines) struct Details {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since_ms: Option<u64>,
+}
+
+impl Details {
+    /// Of a request, as text.
+    pub(in crate::engines) fn text(request: &AcquireRequest, host: &str, now: SystemTime) -> String {
+        let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let details = Self {
+            label: request.label.as_deref().map(str::to_owned),
+            host: Some(host.to_owned()),
+            pid: Some(std::process::id()),
+            since_ms: u64::try_from(since.as_millis()).ok(),
+        };
+        serde_json::to_string(&details).expect("strings and numbers can be written as JSON")
+    }
+}
+
+/// The text in a lock's key.
+#[derive(Debug)]
+pub(in crate::engines) enum Held {
+    /// One holds it.
+    ByOne(Member),
+    /// Several do: they are listed elsewhere.
+    ByMany {
+        /// In which mode.
+        mode: Mode,
+    },
+    /// One that is not ours.
+    ByAnother(Member),
+}
+
+/// What the text of a lock begins with, before the id of its grant.
+const OURS: &str = "tenure1 ";
+
+impl Held {
+    pub(in crate::engines) fn parse(text: &[u8]) -> Self {
+        Self::ours(text).unwrap_or_else(|| Self::ByAnother(another(text)))
+    }
+
+    fn ours(text: &[u8]) -> Option<Self> {
+        let text = str::from_utf8(text).ok()?.strip_prefix(OURS)?;
+        if let Some(many) = text.strip_prefix("many ") {
+            return Some(Self::ByMany { mode: many.split(' ').next()?.parse().ok()? });
+        }
+        let (grant, entry) = text.split_once(' ')?;
+        Some(Self::ByOne(holder(grant.parse().ok()?, entry)?))
+    }
+
+    /// Whether a text is that of a lock of ours, by its beginning.
+    pub(in crate::engines) fn is_ours(text: &[u8]) -> bool {
+        text.starts_with(OURS.as_bytes())
+    }
+}
+
+/// The text of a lock that one holds whose token, if it has one, is not known yet.
+pub(in crate::engines) fn text_of(request: &AcquireRequest, details: &str) -> String {
+    format!("{OURS}{} {} - {} {details}", request.grant, request.owner, request.mode)
+}
+
+/// A holder from `OWNER TOKEN MODE DETAILS`.
+pub(super) fn holder(grant: GrantId, entry: &str) -> Option<Member> {
+    let (owner, rest) = entry.split_once(' ')?;
+    let (token, rest) = rest.split_once(' ')?;
+    let mut member =
+        waiter(grant, &format!("{} {owner} {}", rest.split_once(' ')?.0, rest.split_once(' ')?.1))?;
+    member.token = token.parse().ok().map(FencingToken::new);
+    Some(member)
+}
+
+/// A waiter from `MODE OWNER DETAILS`.
+pub(super) fn waiter(grant: GrantId, entry: &str) -> Option<Member> {
+    let (mode, rest) = entry.split_once(' ')?;
+    let (owner, details) = rest.split_once(' ')?;
+    let details: Details = serde_json::from_str(details).unwrap_or_default();
+    let mut member = Member::new(grant, owner.parse::<OwnerId>().ok()?, mode.parse().ok()?);
+    member.label = details.label;
+    member.host = details.host;
+    member.pid = details.pid;
+    member.since =
+        details.since_ms.and_then(|ms| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms)));
+    Some(member)
+}
+
+/// Pairs of a grant and what is read of it.
+pub(super) fn all(pairs: &[Answer], read: impl Fn(GrantId, &str) -> Option<Member>) -> Vec<Member> {
+    let (pairs, _) = pairs.as_chunks::<2>();
+    let one = |[grant, entry]: &[Answer; 2]| {
+        let (Answer::BulkString(grant), Answer::BulkString(entry)) = (grant, entry) else { return None };
+        read(str::from_utf8(grant).ok()?.parse().ok()?, str::from_utf8(entry).ok()?)
+    };
+    pairs.iter().filter_map(one).collect()
+}
+
+/// The holder of a lock that another program took: known by what it wrote, and nothing else.
+fn another(text: &[u8]) -> Member {
+    /// So much of it is shown.
+    const SHOWN: usize = 40;
+    let digest = Sha256::digest(text);
+    let (halves, _) = digest.as_slice().as_chunks::<16>();
+    let [grant, owner] = [halves[0], halves[1]].map(u128::from_be_bytes);
+    let mut member = Member::new(GrantId::from_u128(grant), OwnerId::from_u128(owner), Mode::Ex);
+    let shown: String =
+        String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).take(SHOWN).collect();
+    member.label = Some(format!("another program, which wrote `{shown}`"));
+    member
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LockName;
+
+    #[test]
+    fn a_holder_is_read_as_it_was_written() {
+        let mut request = AcquireRequest::new(LockName::parse("a").unwrap());
+        request.label = Some("the \"holder\"\nof it".into());
+        let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_234_567);
+        let text = text_of(&request, &Details::text(&request, "host", now));
+        let Held::ByOne(member) = Held::parse(text.as_bytes()) else { panic!("{text}") };
+        assert_eq!((member.grant, member.owner, member.mode), (request.grant, request.owner, Mode::Ex));
+        assert_eq!((member.token, member.since, member.pid), (None, Some(now), Some(std::process::id())));
+        assert_eq!(
+            (member.label.as_deref(), member.host.as_deref()),
+            (Some("the \"holder\"\nof it"), Some("host"))
+        );
+        let with_token = text.replacen(" - EX", " 1800000000000000 EX", 1);
+        let Held::ByOne(member) = Held::parse(with_token.as_bytes()) else { panic!("{with_token}") };
+        assert_eq!(member.token, Some(FencingToken::new(1_800_000_000_000_000)));
+    }
+
+    #[test]
+    fn what_is_not_ours_is_another_programs() {
+        for text in [
+            &b""[..],
+            b"d41d8cd98f00b204",
+            b"tenure1 ",
+            b"tenure1 x y z",
+            b"tenure1 many XX - -",
+            b"\xff\x00",
+        ] {
+            let (Held::ByAnother(one), Held::ByAnother(again)) = (Held::parse(text), Held::parse(text))
+            else {
+                panic!("{text:?}")
+            };
+            assert_eq!(one, again, "the same lock is the same holder");
+        }
+        assert!(matches!(Held::parse(b"tenure1 many PR - -"), Held::ByMany { mode: Mode::Pr }));
+    }
+}

@@ -1,0 +1,144 @@
+//! What can be seen of locks from outside.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use redis::Value as Answer;
+
+use super::entry::{self, Held};
+use super::fault::Fault;
+use super::link::{Link, Repeat};
+use super::scripts;
+use crate::info::{LockInfo, Member};
+use crate::mode::Mode;
+use crate::name::LockName;
+use crate::value::Value;
+
+/// So many keys are looked at in one step of a list.
+const STEP: usize = 500;
+
+/// What one Redis knows of a lock.
+pub(in crate::engines) async fn inspect(
+    link: &Link,
+    limit: Duration,
+    key: &str,
+    name: LockName,
+) -> Result<LockInfo, Fault> {
+    let answer: Vec<Answer> = link.script(limit, Repeat::Harmless, scripts::LOOK.key(key).arg("")).await?;
+    let mut info = LockInfo::free(name);
+    let [kind, held, value, members, waiting] = answer.as_slice() else { return Ok(info) };
+    let mut written_to = false;
+    match (kind, held) {
+        (_, Answer::BulkString(text)) => match Held::parse(text) {
+            Held::ByOne(member) => {
+                written_to = true;
+                info.holders.push(member);
+            }
+            Held::ByMany { mode } => {
+                written_to = mode == Mode::Ex;
+                info.holders = pairs(members, entry::holder);
+            }
+            Held::ByAnother(member) => info.holders.push(member),
+        },
+        (Answer::SimpleString(kind), _) if kind != "none" => {
+            info.holders.push(not_a_lock(kind));
+        }
+        (Answer::BulkString(kind), _) if kind != b"none" => {
+            info.holders.push(not_a_lock(&String::from_utf8_lossy(kind)));
+        }
+        _ => {}
+    }
+    info.holders.sort_by_key(|member| member.since);
+    info.waiters = pairs(waiting, entry::waiter);
+    info.last_token = info.holders.iter().filter_map(|member| member.token).max();
+    if let Answer::BulkString(value) = value {
+        if let Some((state, bytes)) = value.split_first() {
+            let in_doubt = matches!(state, b'd' | b'D') || (*state == b'o' && !written_to);
+            info.value = Value { bytes: Bytes::copy_from_slice(bytes), in_doubt };
+        }
+    }
+    Ok(info)
+}
+
+fn pairs(answer: &Answer, read: impl Fn(crate::GrantId, &str) -> Option<Member>) -> Vec<Member> {
+    match answer {
+        Answer::Array(pairs) => entry::all(pairs, read),
+        _ => Vec::new(),
+    }
+}
+
+/// Something else than a lock stands where the lock would be.
+fn not_a_lock(kind: &str) -> Member {
+    let Held::ByAnother(mut member) = Held::parse(kind.as_bytes()) else { unreachable!("a type is no lock") };
+    member.label = Some(format!("no lock, but a {kind} of another program"));
+    member
+}
+
+/// The names of the locks below a prefix that are held or waited for. It goes through all keys of the database, some at a time.
+pub(in crate::engines) async fn names(
+    link: &Link,
+    limit: Duration,
+    key_prefix: &str,
+    prefix: &str,
+) -> Result<BTreeSet<LockName>, Fault> {
+    let mut names = BTreeSet::new();
+    for (before, is_lock_itself) in [("", true), ("tenure:queue:", false)] {
+        let start = format!("{before}{key_prefix}");
+        let pattern = format!("{}*", escaped(&format!("{start}{prefix}")));
+        let mut cursor = 0_u64;
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP);
+            let (next, keys): (u64, Vec<Vec<u8>>) = link.command(limit, &scan).await?;
+            let found = if is_lock_itself { locks_among(link, limit, keys).await? } else { keys };
+            let name =
+                |key: Vec<u8>| LockName::parse(String::from_utf8(key).ok()?.strip_prefix(&start)?).ok();
+            names.extend(found.into_iter().filter_map(name));
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+        }
+    }
+    Ok(names)
+}
+
+/// Those keys that are locks of ours; all others may be anything, and large.
+async fn locks_among(link: &Link, limit: Duration, keys: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, Fault> {
+    if keys.is_empty() {
+        return Ok(keys);
+    }
+    let mut types = redis::pipe();
+    for key in &keys {
+        types.cmd("TYPE").arg(key);
+    }
+    let types: Vec<String> = link.commands(limit, &types).await?;
+    let texts: Vec<Vec<u8>> =
+        keys.into_iter().zip(types).filter(|(_, kind)| kind == "string").map(|(key, _)| key).collect();
+    if texts.is_empty() {
+        return Ok(texts);
+    }
+    let mut beginnings = redis::pipe();
+    for key in &texts {
+        beginnings.cmd("GETRANGE").arg(key).arg(0).arg(7);
+    }
+    let beginnings: Vec<Vec<u8>> = link.commands(limit, &beginnings).await?;
+    Ok(texts
+        .into_iter()
+        .zip(beginnings)
+        .filter(|(_, start)| Held::is_ours(start))
+        .map(|(key, _)| key)
+        .collect())
+}
+
+/// As a pattern that stands for nothing but this text.
+fn escaped(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut escaped, c| {
+        if matches!(c, '*' | '?' | '[' | ']' | '\\') {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+        escaped
+    })
+}

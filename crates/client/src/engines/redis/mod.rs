@@ -1,0 +1,321 @@
+//! `redis:`, locks in a Redis that is there already: as other languages' Redis locks do it, so that they exclude each other.
+//!
+//! A lock is a key: `SET name value NX PX ttl`, with a value that is unique to its grant. What must hold beside that:
+//!
+//! - **Every step is one script**, so nothing comes between what it sees and what it does. No key of a lock is ever without a ttl.
+//! - **Readers, and an owner that holds from several places, also occupy the plain key.** All recipes and foreign clients exclude each
+//!   other by it, and by nothing else.
+//! - **A waiter has a place in a queue in Redis**, and whoever frees the lock wakes the first who is there. With `?fair=true` only
+//!   that one gets it; without, whoever finds it free.
+//! - **What may have been done is undone**: a request whose answer was lost is released, on the same connection if that stands.
+//!
+//! What it assumes is that Redis keeps its memory, and that its clock does not jump: docs/engines/redis.md.
+
+mod acquire;
+pub(in crate::engines) mod address;
+pub(in crate::engines) mod entry;
+pub(in crate::engines) mod fault;
+pub(in crate::engines) mod link;
+pub(in crate::engines) mod look;
+pub(in crate::engines) mod scripts;
+mod wakeups;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::{BoxFuture, join_all};
+use redis::Value as Answer;
+use tokio_util::task::TaskTracker;
+
+use self::address::{Address, Form, OWN_KEYS};
+use self::entry::Held;
+use self::fault::What;
+use self::link::{Link, Repeat};
+use self::wakeups::Wakeups;
+use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
+use crate::clock::BootTime;
+use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start};
+use crate::error::{
+    AcquireError, BreakError, ConnectError, EngineError, InspectError, Lost, LostReason, ReleaseError,
+    RememberError, RenewError, ValueError,
+};
+use crate::info::{LockInfo, Member};
+use crate::lease::{Term, Ttl};
+use crate::mode::{Mode, ModeSet};
+use crate::name::LockName;
+use crate::url::EngineUrl;
+
+/// The engine `redis:`.
+#[derive(Debug)]
+pub struct RedisEngine {
+    address: Address,
+    link: Arc<Link>,
+    limit: Duration,
+    host: String,
+    capabilities: Capabilities,
+    context: EngineContext,
+    wakeups: Arc<Wakeups>,
+    /// What is undone in the background.
+    undoing: TaskTracker,
+}
+
+const FORM: Form = Form {
+    engine: "redis",
+    example: "redis://user:password@host:6379/0",
+    options: &["fair", "prefix", "timeout_ms", "ca", "cert", "key"],
+    known: "there is `fair=true`, `prefix`, `timeout_ms`, and for `rediss:` `ca`, `cert` and `key`",
+};
+
+/// Redis counts in milliseconds.
+pub(in crate::engines) const MARGIN: Duration = Duration::from_millis(1);
+
+/// So many locks are looked at together.
+pub(in crate::engines) const TOGETHER: usize = 64;
+
+impl RedisEngine {
+    pub(crate) async fn open_url(
+        url: &EngineUrl<'_>,
+        context: EngineContext,
+    ) -> Result<Arc<dyn Engine>, ConnectError> {
+        let address = Address::parse(url, &FORM)?;
+        if address.hosts.len() != 1 {
+            let message =
+                "it names several servers: `redis:` is one, and `redlock:` is several that are independent"
+                    .into();
+            return Err(EngineError::Refused { engine: "redis", message, cause: None }.into());
+        }
+        let (client, at) = address.clients()?.remove(0);
+        let limit = address.limit_or_default();
+        let link = Arc::new(Link::new("redis", client, at, true));
+        link.reach(limit).await.map_err(|fault| fault.error)?;
+        let capabilities = Capabilities {
+            modes: ModeSet::of(&[Mode::Pr, Mode::Ex]),
+            value: true,
+            remembers: true,
+            fencing: true,
+            fair: address.fair,
+            shared_owners: true,
+            visible_waiters: true,
+            breaking: Breaking::Force,
+            expiry: Expiry::Lease,
+            waking: Waking::One,
+            reach: Reach::Network,
+            ..Capabilities::minimal("redis", if address.fair { "fair" } else { "set-nx" })
+        };
+        Ok(Arc::new(Self {
+            wakeups: Wakeups::new(link.clone(), limit, context.clone()),
+            address,
+            link,
+            limit,
+            host: host_name(),
+            capabilities,
+            context,
+            undoing: TaskTracker::new(),
+        }))
+    }
+
+    fn key(&self, name: &LockName) -> Result<String, EngineError> {
+        key(self.capabilities.engine, &self.address.prefix, name)
+    }
+
+    fn now(&self) -> BootTime {
+        self.context.clock.now()
+    }
+
+    /// The text in a key and what comes with it, as holders.
+    fn holders(answer: &[Answer]) -> (Vec<Member>, bool) {
+        match answer.split_first() {
+            Some((Answer::BulkString(text), rest)) => match Held::parse(text) {
+                Held::ByOne(member) => (vec![member], true),
+                Held::ByMany { .. } => (entry::all(rest, entry::holder), true),
+                Held::ByAnother(member) => (vec![member], false),
+            },
+            _ => (Vec::new(), true),
+        }
+    }
+}
+
+/// The key of a lock.
+pub(in crate::engines) fn key(
+    engine: &'static str,
+    prefix: &str,
+    name: &LockName,
+) -> Result<String, EngineError> {
+    let key = format!("{prefix}{name}");
+    if key.starts_with(OWN_KEYS) {
+        let message = format!(
+            "keys that start with `{OWN_KEYS}` are the engine's own: choose another name, or `?prefix=` for all locks"
+        );
+        return Err(EngineError::Refused { engine, message, cause: None });
+    }
+    Ok(key)
+}
+
+pub(in crate::engines) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// A ttl as Redis counts it.
+pub(in crate::engines) fn milliseconds(ttl: Ttl) -> u64 {
+    u64::try_from(ttl.get().as_millis()).expect("a ttl is at most a day")
+}
+
+/// What is believed of a lease that was asked for at this instant.
+pub(in crate::engines) fn term(sent_at: BootTime, ttl: Ttl) -> Term {
+    Term::Lease { sent_at, ttl: Duration::from_millis(milliseconds(ttl)), margin: MARGIN }
+}
+
+impl Engine for RedisEngine {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn place(&self) -> String {
+        self.address.place()
+    }
+
+    fn acquire(
+        self: Arc<Self>,
+        request: AcquireRequest,
+    ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
+        Box::pin(self.wait_for(request))
+    }
+
+    fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>> {
+        Box::pin(async move {
+            let key = self.key(&grant.name)?;
+            let sent_at = self.now();
+            let mut script = scripts::RENEW.prepare_invoke();
+            script.key(key).arg(grant.id.to_string()).arg(milliseconds(grant.ttl));
+            match self.link.script(self.limit, Repeat::Harmless, &script).await {
+                Ok(1) => Ok(term(sent_at, grant.ttl)),
+                Ok(2) => Err(RenewError::Lost(LostReason::Broken)),
+                Ok(_) => Err(RenewError::Lost(LostReason::Forgotten)),
+                Err(fault) if fault.what == What::WrongType => Err(RenewError::Lost(LostReason::Forgotten)),
+                Err(fault) => Err(fault.error.into()),
+            }
+        })
+    }
+
+    fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>> {
+        Box::pin(async move {
+            let key = self.key(&grant.name)?;
+            if self.let_go(&key, grant.id).await? {
+                Ok(())
+            } else {
+                Err(ReleaseError::NotHeld(LostReason::Forgotten))
+            }
+        })
+    }
+
+    fn set_value(self: Arc<Self>, grant: Grant, bytes: Bytes) -> BoxFuture<'static, Result<(), ValueError>> {
+        Box::pin(async move {
+            let key = self.key(&grant.name)?;
+            let mut script = scripts::SET_VALUE.prepare_invoke();
+            script.key(key).arg(grant.id.to_string()).arg(&*bytes);
+            match self.link.script(self.limit, Repeat::Harmless, &script).await {
+                Ok(1) => Ok(()),
+                Ok(_) => Err(Lost { name: grant.name, reason: LostReason::Forgotten }.into()),
+                Err(fault) => Err(fault.error.into()),
+            }
+        })
+    }
+
+    fn remember(
+        self: Arc<Self>,
+        grant: Grant,
+        start: Start,
+    ) -> BoxFuture<'static, Result<Remembered, RememberError>> {
+        Box::pin(async move {
+            let key = self.key(&grant.name)?;
+            let mut script = scripts::REMEMBER.prepare_invoke();
+            script.key(key).arg(grant.id.to_string()).arg(whole_ms(start.ago)).arg(whole_ms(start.window));
+            match self.link.script::<Option<i64>>(self.limit, Repeat::Never, &script).await {
+                Ok(Some(ago)) => match u64::try_from(ago) {
+                    Ok(ago) => Ok(Remembered::Already { ago: Duration::from_millis(ago) }),
+                    Err(_) => Ok(Remembered::Recorded),
+                },
+                Ok(None) => Err(Lost { name: grant.name, reason: LostReason::Forgotten }.into()),
+                Err(fault) => Err(fault.error.into()),
+            }
+        })
+    }
+
+    fn recall(
+        self: Arc<Self>,
+        name: LockName,
+        window: Duration,
+    ) -> BoxFuture<'static, Result<Option<Duration>, InspectError>> {
+        Box::pin(async move {
+            let key = self.key(&name)?;
+            let script = scripts::RECALL.key(key);
+            let ago: Option<u64> = self.link.script(self.limit, Repeat::Harmless, &script).await?;
+            Ok(ago.map(Duration::from_millis).filter(|ago| *ago < window))
+        })
+    }
+
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<'static, Result<LockInfo, InspectError>> {
+        Box::pin(async move {
+            let key = self.key(&name)?;
+            Ok(look::inspect(&self.link, self.limit, &key, name).await?)
+        })
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<'static, Result<Vec<LockInfo>, InspectError>> {
+        Box::pin(async move {
+            let names = look::names(&self.link, self.limit, &self.address.prefix, &prefix).await?;
+            let names: Vec<_> = names.into_iter().collect();
+            let mut locks = Vec::new();
+            for some in names.chunks(TOGETHER) {
+                let looks = some.iter().map(|name| self.clone().inspect(name.clone()));
+                for looked in join_all(looks).await {
+                    locks.push(looked?);
+                }
+            }
+            // Some may be free by now.
+            locks.retain(|lock| !lock.holders.is_empty() || !lock.waiters.is_empty());
+            Ok(locks)
+        })
+    }
+
+    fn break_lock(
+        self: Arc<Self>,
+        name: LockName,
+        how: Break,
+    ) -> BoxFuture<'static, Result<Vec<Member>, BreakError>> {
+        Box::pin(async move {
+            let key = self.key(&name)?;
+            let mut script = scripts::BREAK.prepare_invoke();
+            script.key(key).arg("").arg(u8::from(how == Break::Force));
+            let answer: Vec<Answer> = self.link.script(self.limit, Repeat::Harmless, &script).await?;
+            match Self::holders(&answer) {
+                (holders, _) if holders.is_empty() => Err(BreakError::NotHeld { name }),
+                (holders, false) if how == Break::Ask => {
+                    Err(BreakError::HolderKeepsIt { name, holders, advice: ASK_ANOTHER.into() })
+                }
+                (holders, _) => Ok(holders),
+            }
+        })
+    }
+
+    fn close(self: Arc<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            self.wakeups.close();
+            self.undoing.close();
+            let give_up = self.now() + self.limit;
+            tokio::select! {
+                () = self.undoing.wait() => {}
+                () = self.context.clock.sleep_until(give_up) => {}
+            }
+            self.link.close();
+        })
+    }
+}
+
+pub(in crate::engines) const ASK_ANOTHER: &str =
+    "another program holds it, which does not listen to us: end that program, or break the lock by force";
+
+fn whole_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,30 @@
+//! The scripts: each is one step that nothing comes between. They are sent by their hash, and whole where Redis does not know them (any
+//! more).
+
+use std::sync::LazyLock;
+
+use redis::Script;
+
+/// One script from its parts, each of which defines what those after it use.
+macro_rules! script {
+    ($($part:literal)+) => {
+        LazyLock::new(|| Script::new(concat!(
+            "local key, grant = KEYS[1], ARGV[1]\n",
+            $(include_str!(concat!("scripts/", $part, ".lua"))),+
+        )))
+    };
+}
+
+pub(in crate::engines) static ACQUIRE: LazyLock<Script> =
+    script!("acquire_free" "lock" "token" "value" "queue" "members" "acquire");
+pub(in crate::engines) static RELEASE: LazyLock<Script> =
+    script!("release_alone" "lock" "value" "queue" "members" "release");
+pub(in crate::engines) static RENEW: LazyLock<Script> = script!("lock" "value" "members" "renew");
+pub(in crate::engines) static SET_VALUE: LazyLock<Script> =
+    script!("lock" "value" "members" "holds" "set_value");
+pub(in crate::engines) static REMEMBER: LazyLock<Script> =
+    script!("lock" "value" "members" "holds" "remember");
+pub(in crate::engines) static RECALL: LazyLock<Script> = script!("lock" "recall");
+pub(in crate::engines) static BREAK: LazyLock<Script> = script!("lock" "value" "queue" "members" "break");
+pub(in crate::engines) static LOOK: LazyLock<Script> = script!("lock" "value" "queue" "members" "look");
+pub(in crate::engines) static RISE: LazyLock<Script> = script!("rise");

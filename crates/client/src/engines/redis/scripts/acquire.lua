@@ -1,0 +1,101 @@
+-- Answers with the token; or {token, 1 if the value is in doubt, its bytes}; or {'busy', ms until it expires, place in the
+-- queue, 1 if its holder will wake us}; or {'held', mode} if the owner holds it in a mode that does not cover this one.
+local owner, mode, ttl, details = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local reenters, fair, client, place_ms = ARGV[6] == '1', ARGV[7] == '1', ARGV[8], ARGV[9]
+
+local function granted(token, beside_a_writer)
+  if client ~= '' then leave_queue(grant) end
+  local found = redis.call('GET', value)
+  if not found then return tonumber(token) end
+  local state = string.sub(found, 1, 1)
+  local in_doubt = state == 'd' or state == 'D' or (state == 'o' and not beside_a_writer)
+  if mode == 'EX' and not beside_a_writer then open_value() end
+  return { tonumber(token), in_doubt and 1 or 0, string.sub(found, 2) }
+end
+
+local function busy(by_ours)
+  local place = 0
+  if client ~= '' then
+    if not redis.call('ZSCORE', queue, grant) then
+      local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2] or 0
+      redis.call('ZADD', queue, last + 1, grant)
+    end
+    local entry = whole(now_ms() + place_ms) .. ' ' .. client .. ' ' .. mode .. ' ' .. owner .. ' ' .. details
+    redis.call('HSET', waiters, grant, entry)
+    redis.call('PEXPIRE', queue, place_ms)
+    redis.call('PEXPIRE', waiters, place_ms)
+    place = redis.call('ZRANK', queue, grant)
+  end
+  return { 'busy', redis.call('PTTL', key), place, by_ours and 1 or 0 }
+end
+
+-- Whether the queue lets this one through: all before it are gone.
+local function is_its_turn()
+  if not fair then return true end
+  local first = first_in_queue()
+  if first and first ~= grant then first = wake() end
+  return not first or first == grant
+end
+
+local function join(token, now, beside_a_writer)
+  add_member(grant, now + ttl, owner .. ' ' .. token .. ' ' .. mode .. ' ' .. details)
+  settle(now)
+  return granted(token, beside_a_writer)
+end
+
+local held = redis.call('GET', key)
+
+if is_many(held) and not settle(now_ms()) then held = false end
+
+if not held then
+  if not is_its_turn() then return busy(true) end
+  local token = raise_token()
+  if mode == 'EX' then
+    local text = 'tenure1 ' .. grant .. ' ' .. owner .. ' ' .. whole(token) .. ' EX ' .. details
+    redis.call('SET', key, text, 'NX', 'PX', ttl)
+    return granted(token, false)
+  end
+  begin_many('PR', '-', '-')
+  local answer = join(whole(token), now_ms(), false)
+  wake('PR')
+  return answer
+end
+
+if is_mine(held) then
+  -- The same request once more: its answer was lost.
+  redis.call('PEXPIRE', key, ttl)
+  return granted(string.match(held, '^tenure1 %S+ %S+ (%S+) '), true)
+end
+
+if is_many(held) then
+  local now, theirs, of, token = now_ms(), string.match(held, '^tenure1 many (%S+) (%S+) (%S+)')
+  if is_member(now) then
+    local entry = redis.call('HGET', members, grant)
+    redis.call('ZADD', leases, now + ttl, grant)
+    settle(now)
+    return granted(string.match(entry, '^%S+ (%S+) '), theirs == 'EX')
+  end
+  if theirs == 'EX' then
+    if reenters and of == owner then return join(token, now, true) end
+    return busy(true)
+  end
+  local own = reenters and token_of(owner)
+  if mode == 'EX' then
+    if own then return { 'held', 'PR' } end
+    return busy(true)
+  end
+  if own then return join(own, now, false) end
+  if not is_its_turn() then return busy(true) end
+  local answer = join(whole(raise_token()), now, false)
+  wake('PR')
+  return answer
+end
+
+local first, theirs, token, rest = string.match(held, '^tenure1 (%S+) (%S+) (%d+) (.*)$')
+if reenters and theirs == owner then
+  local now, left = now_ms(), redis.call('PTTL', key)
+  begin_many('EX', owner, token)
+  add_member(first, now + left, owner .. ' ' .. token .. ' ' .. rest)
+  return join(token, now, true)
+end
+return busy(first ~= nil)

@@ -1,0 +1,24 @@
+-- What all scripts know of the text in a lock's key:
+--
+--   tenure1 GRANT OWNER TOKEN MODE DETAILS    one holder
+--   tenure1 many MODE OWNER TOKEN             several: see members.lua
+--
+-- Anything else is somebody else's lock. The other keys are named in the scripts and not passed in: they follow from this one, and
+-- each that is passed costs as much as a call.
+local function is_mine(held)
+  return held and string.sub(held, 1, 40) == 'tenure1 ' .. grant
+end
+
+local function is_many(held)
+  return held and string.sub(held, 1, 13) == 'tenure1 many '
+end
+
+local function now_ms()
+  local now = redis.call('TIME')
+  return now[1] * 1000 + math.floor(now[2] / 1000)
+end
+
+-- Numbers of this size would be written with an exponent.
+local function whole(number)
+  return string.format('%.0f', number)
+end

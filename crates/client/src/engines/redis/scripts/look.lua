@@ -1,0 +1,21 @@
+-- ARGV: nothing. All there is to see: the type of the key, its text, the value, the members, the queue and those in it, and the time.
+local kind = redis.call('TYPE', key).ok
+local held = kind == 'string' and redis.call('GET', key)
+local now = now_ms()
+local present = redis.call('ZRANGEBYSCORE', leases, '(' .. whole(now), '+inf')
+local members_of, waiting = {}, {}
+if is_many(held) then
+  for _, who in ipairs(present) do
+    members_of[#members_of + 1] = who
+    members_of[#members_of + 1] = redis.call('HGET', members, who)
+  end
+end
+for _, who in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
+  local entry = redis.call('HGET', waiters, who)
+  local until_ms, rest = string.match(entry or '', '^(%d+) %S+ (.*)$')
+  if until_ms and tonumber(until_ms) > now then
+    waiting[#waiting + 1] = who
+    waiting[#waiting + 1] = rest
+  end
+end
+return { kind, held, redis.call('GET', value), members_of, waiting }

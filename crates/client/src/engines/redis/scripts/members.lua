@@ -1,0 +1,51 @@
+-- Several holders of one lock: readers, or one owner from several places.
+--
+--   KEY                 tenure1 many MODE OWNER TOKEN     (OWNER and TOKEN are `-` for readers)
+--   tenure:members:KEY  hash          GRANT: OWNER TOKEN MODE DETAILS
+--   tenure:until:KEY    sorted set    GRANT by the end of its lease (ms)
+--
+-- All three expire with the lease that ends last.
+local members, leases = 'tenure:members:' .. key, 'tenure:until:' .. key
+
+-- Takes out those whose lease is over, and lets the rest live as long as the last of them; whether anybody is left.
+local function settle(now)
+  local over = redis.call('ZRANGEBYSCORE', leases, '-inf', now)
+  for _, who in ipairs(over) do
+    redis.call('ZREM', leases, who)
+    redis.call('HDEL', members, who)
+  end
+  if #over > 0 and string.sub(redis.call('GET', key) or '', 1, 15) == 'tenure1 many EX' then doubt_value() end
+  local last = redis.call('ZREVRANGE', leases, 0, 0, 'WITHSCORES')[2]
+  if not last then
+    redis.call('DEL', key, members, leases)
+    return false
+  end
+  for _, each in ipairs({ key, members, leases }) do redis.call('PEXPIREAT', each, last) end
+  return true
+end
+
+local function is_member(now)
+  local ends = redis.call('ZSCORE', leases, grant)
+  return ends and tonumber(ends) > now
+end
+
+local function add_member(who, ends, entry)
+  redis.call('ZADD', leases, ends, who)
+  redis.call('HSET', members, who, entry)
+end
+
+-- Several hold it from now on. What members are left from another time are not among them.
+local function begin_many(mode, owner, token)
+  redis.call('DEL', members, leases)
+  -- Its ttl is set by whoever calls this, in the same script.
+  redis.call('SET', key, 'tenure1 many ' .. mode .. ' ' .. owner .. ' ' .. token, 'PX', 1000)
+end
+
+-- Who of them has this owner: its token.
+local function token_of(owner)
+  local all = redis.call('HVALS', members)
+  for _, entry in ipairs(all) do
+    local theirs, token = string.match(entry, '^(%S+) (%S+) ')
+    if theirs == owner then return token end
+  end
+end

@@ -1,0 +1,4 @@
+-- ARGV: nothing. How long ago (ms) the last start was, if it is remembered.
+local last = redis.call('GET', 'tenure:start:' .. key)
+if not last then return false end
+return math.max(now_ms() - last, 0)

@@ -1,0 +1,18 @@
+-- ARGV: grant, ttl (ms). 1 if it was renewed, 0 if it is not held, 2 if an operator broke it.
+local ttl = ARGV[2]
+if redis.call('EXISTS', 'tenure:break:' .. grant) == 1 then return 2 end
+
+local held = redis.call('GET', key)
+if is_mine(held) then
+  redis.call('PEXPIRE', key, ttl)
+  return 1
+end
+if is_many(held) then
+  local now = now_ms()
+  if is_member(now) then
+    redis.call('ZADD', leases, now + ttl, grant)
+    settle(now)
+    return 1
+  end
+end
+return 0

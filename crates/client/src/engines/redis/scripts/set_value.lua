@@ -1,0 +1,8 @@
+-- ARGV: grant, bytes. 1 if they were written, 0 if the grant is not held.
+if not holds() then return 0 end
+if ARGV[2] == '' then
+  redis.call('DEL', value)
+else
+  redis.call('SET', value, 'o' .. ARGV[2])
+end
+return 1

@@ -1,0 +1,3 @@
+//! The engine `redis:`, on real Redis servers.
+
+mod contract;
