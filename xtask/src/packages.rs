@@ -8,16 +8,37 @@ use std::process::{Command, Stdio};
 
 use crate::step::{self, Outcome};
 
-/// A package, and what it is for.
-const NEEDED: &[(&str, &str)] = &[
-    ("gcc", "the linker, and the C parts of some crates"),
-    ("libc6-dev", "what gcc links against"),
-    ("redis-server", "the engine under test"),
-    ("libfaketime", "a Redis whose clock is stepped"),
-    ("util-linux", "setpriv: servers that die with their test, programs that are not root"),
-    ("mount", "disks that are full"),
-    ("bash", "a shell with job control, on terminals that tests type on"),
-    ("hyperfine", "the benchmark of the command"),
+struct Package {
+    name: &'static str,
+    purpose: &'static str,
+    /// The program that makes the package unnecessary if it is there without it: some people have it from
+    /// elsewhere, and the package would be in its way.
+    program: Option<&'static str>,
+}
+
+const fn package(name: &'static str, purpose: &'static str) -> Package {
+    Package { name, purpose, program: None }
+}
+
+impl Package {
+    const fn unless(self, program: &'static str) -> Self {
+        Self { program: Some(program), ..self }
+    }
+}
+
+const NEEDED: &[Package] = &[
+    package("gcc", "the linker, and the C parts of some crates"),
+    package("libc6-dev", "what gcc links against"),
+    package("redis-server", "the engine under test"),
+    package("libfaketime", "a Redis whose clock is stepped"),
+    package("util-linux", "setpriv: servers that die with their test, programs that are not root"),
+    package("mount", "disks that are full"),
+    package("bash", "a shell with job control, on terminals that tests type on"),
+    package("python3-venv", "Redis locks of Python, beside ours"),
+    package("nodejs", "Redis locks of JavaScript, beside ours").unless("node"),
+    // The package of nodesource has npm in it, and cannot stand beside Debian's.
+    package("npm", "what those are installed with").unless("npm"),
+    package("hyperfine", "the benchmark of the command"),
 ];
 
 /// Kept in a file of its own: it runs as root, and whoever is asked for that wants to read it.
@@ -29,14 +50,14 @@ pub(crate) fn ensure() -> Outcome {
         println!(
             "    there is no dpkg here, so this is not checked; what Debian calls these must be installed:"
         );
-        for (package, purpose) in NEEDED {
-            println!("      {package:<14} {purpose}");
+        for Package { name, purpose, .. } in NEEDED {
+            println!("      {name:<14} {purpose}");
         }
         return Ok(());
     };
-    let missing = missing(&installed);
+    let missing = missing(&installed, runs);
     if missing.is_empty() {
-        println!("    all {} packages are installed", NEEDED.len());
+        println!("    all {} packages are there", NEEDED.len());
         return Ok(());
     }
     println!("    missing: {}", missing.join(", "));
@@ -60,8 +81,7 @@ fn install(missing: &[&str]) -> Outcome {
     let status = status.map_err(|error| format!("cannot run a shell: {error}"))?;
 
     let installed = installed().unwrap_or_default();
-    let still: Vec<&str> =
-        missing.iter().copied().filter(|package| !is_usable(package, &installed)).collect();
+    let still = self::missing(&installed, runs);
     if still.is_empty() {
         return Ok(());
     }
@@ -78,15 +98,23 @@ fn by_hand(missing: &[&str]) -> String {
 
 /// What dpkg knows of the packages, a line for each: its name, and its status. `None` without dpkg.
 fn installed() -> Option<String> {
-    let names = NEEDED.iter().map(|(package, _)| package);
+    let names = NEEDED.iter().map(|package| package.name);
     let query = ["--show", "--showformat=${Package} ${db:Status-Status}\\n"];
     // It fails if it does not know one of them; what it says of the others is right all the same.
     let output = Command::new("dpkg-query").args(query).args(names).output().ok()?;
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-fn missing(installed: &str) -> Vec<&'static str> {
-    NEEDED.iter().map(|(package, _)| *package).filter(|package| !is_usable(package, installed)).collect()
+/// Those that dpkg does not have, unless the program that they are needed for runs without them.
+fn missing(installed: &str, runs: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    let is_there =
+        |package: &Package| is_usable(package.name, installed) || package.program.is_some_and(&runs);
+    NEEDED.iter().filter(|package| !is_there(package)).map(|package| package.name).collect()
+}
+
+/// Whether there is such a program, and it runs: what lies on the path may be a shim with nothing behind it.
+fn runs(program: &str) -> bool {
+    step::succeeds(Command::new(program).arg("--version"))
 }
 
 fn is_usable(package: &str, installed: &str) -> bool {
@@ -106,11 +134,32 @@ fn is_root() -> bool {
 mod tests {
     use super::*;
 
+    /// Of all packages but these.
+    fn installed_without(missing: &[&str]) -> String {
+        let there = NEEDED.iter().filter(|package| !missing.contains(&package.name));
+        there.map(|package| format!("{} installed", package.name)).collect::<Vec<_>>().join("\n")
+    }
+
     #[test]
     fn a_package_is_missing_if_dpkg_does_not_know_it_or_has_removed_it() {
-        let installed = "gcc installed\nlibc6-dev installed\nlibfaketime config-files\n\
-                         redis-server half-configured\nutil-linux installed\nbash installed\nhyperfine installed\n";
-        assert_eq!(missing(installed), ["libfaketime", "mount"]);
+        let known = installed_without(&["libfaketime", "redis-server", "mount"]);
+        let installed = format!("libfaketime config-files\nredis-server half-configured\n{known}");
+        assert_eq!(missing(&installed, |_| false), ["libfaketime", "mount"]);
+    }
+
+    #[test]
+    fn a_package_is_not_missing_if_its_program_is_there_without_it() {
+        let installed = installed_without(&["mount", "nodejs", "npm"]);
+        assert_eq!(missing(&installed, |_| false), ["mount", "nodejs", "npm"]);
+        assert_eq!(missing(&installed, |program| program == "npm"), ["mount", "nodejs"]);
+        assert_eq!(missing(&installed, |_| true), ["mount"], "which says of no program that it would do");
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_or_fails_does_not_run() {
+        assert!(runs("cargo"));
+        assert!(!runs("false"));
+        assert!(!runs("there-is-no-such-program"));
     }
 
     #[test]
