@@ -5,6 +5,7 @@
 
 mod bench;
 mod packages;
+mod peers;
 mod step;
 mod test;
 mod tools;
@@ -130,8 +131,8 @@ mod tests {
             ("", "a command is missing"),
             ("tset", "`tset` is not a command"),
             ("test fast", "`fast` is not understood"),
-            ("test --only", "`--only` needs the name of a step: packages, fmt"),
-            ("test --only lint", "`lint` is not a step; the steps are: packages, fmt"),
+            ("test --only", "`--only` needs the name of a step: packages, peers, fmt"),
+            ("test --only lint", "`lint` is not a step; the steps are: packages, peers, fmt"),
             ("test --only fmt clippy", "`clippy` is not understood"),
         ] {
             let complaint = parsed(line).unwrap_err();

@@ -113,7 +113,7 @@ fn missing(installed: &str, runs: impl Fn(&str) -> bool) -> Vec<&'static str> {
 }
 
 /// Whether there is such a program, and it runs: what lies on the path may be a shim with nothing behind it.
-fn runs(program: &str) -> bool {
+pub(crate) fn runs(program: &str) -> bool {
     step::succeeds(Command::new(program).arg("--version"))
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use std::{env, io, process};
 
 use crate::packages;
+use crate::peers;
 use crate::step::{Outcome, Steps, cargo, root, run as run_program, run_within};
 use crate::tools;
 
@@ -23,6 +24,11 @@ struct Step {
 
 const STEPS: &[Step] = &[
     Step { name: "packages", about: "install the Debian packages that are missing", run: packages::ensure },
+    Step {
+        name: "peers",
+        about: "install the locks of other languages that ours are tested beside",
+        run: peers::ensure,
+    },
     Step { name: "fmt", about: "the source is formatted", run: fmt },
     Step { name: "clippy", about: "no warnings, of the compiler or of clippy", run: clippy },
     Step { name: "doc", about: "the documentation builds without warnings", run: doc },
