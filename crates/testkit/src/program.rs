@@ -69,6 +69,7 @@ fn package_of(program: &str) -> &str {
         "setpriv" => "util-linux",
         "umount" => "mount",
         "env" => "coreutils",
+        "node" => "nodejs",
         same => same,
     }
 }
