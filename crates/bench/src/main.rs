@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use tokio::runtime::Builder;
 
 /// `EX_USAGE` of sysexits.h: the command line was not understood.
 const EXIT_USAGE: u8 = 64;
@@ -67,10 +68,12 @@ fn main() -> ExitCode {
 
 fn measure(plan: &Plan) -> Result<()> {
     report::machine();
+    // One for the whole run: a connection is driven by the runtime that it was opened on.
+    let runtime = Builder::new_current_thread().enable_all().build()?;
     for engine in &plan.engines {
-        let contenders = engines::start(engine)?;
+        let lineup = runtime.block_on(engines::start(engine))?;
         for workload in workload::ALL {
-            let rounds = workload::measure(workload, &contenders, plan.rounds, plan.round)?;
+            let rounds = workload::measure(&runtime, workload, &lineup.contenders, plan.rounds, plan.round)?;
             report::table(engine, workload, &rounds);
         }
     }

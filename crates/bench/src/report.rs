@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::workload::{Round, Rounds, Workload};
+use crate::workload::{Measured, Round, Workload};
 
 /// What the figures were taken on.
 pub(crate) fn machine() {
@@ -20,7 +20,7 @@ pub(crate) fn machine() {
     );
 }
 
-pub(crate) fn table(engine: &str, workload: Workload, all: &[Rounds]) {
+pub(crate) fn table(engine: &str, workload: Workload, all: &[Measured]) {
     let together = workload == Workload::Together;
     println!("### {engine}, {}\n", workload.title());
     if together {
@@ -33,8 +33,8 @@ pub(crate) fn table(engine: &str, workload: Workload, all: &[Rounds]) {
         if together { "| --- | --- | --- | --- | --- | --- |" } else { "| --- | --- | --- | --- | --- |" }
     );
     let rate = |round: &Round| if together { round.hand_offs_per_s } else { round.pairs_per_s };
-    let ours = all.last().map_or(0.0, |ours| median(&ours.rounds, rate));
-    for Rounds { contender, rounds } in all {
+    let ours = all.iter().find(|rounds| rounds.is_ours).map_or(0.0, |ours| median(&ours.rounds, rate));
+    for Measured { contender, rounds, .. } in all {
         let rates = sorted(rounds, rate);
         let spread = format!("{:.0} ({:.0}–{:.0})", median(rounds, rate), rates[0], rates[rates.len() - 1]);
         let ratio = format!("{:.2}", ours / median(rounds, rate).max(f64::MIN_POSITIVE));

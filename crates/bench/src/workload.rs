@@ -6,12 +6,17 @@ use std::time::Duration;
 
 use anyhow::Result;
 use tenure::clock::BootTime;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 
 /// A way to lock, ours or bare.
 pub(crate) trait Contender: Send + Sync {
     /// What it is called in the table.
     fn name(&self) -> &'static str;
+
+    /// Whether it is ours. The others are compared with the first of ours.
+    fn is_ours(&self) -> bool {
+        false
+    }
 
     /// A client. Each has its own; they are used by tasks of one thread.
     fn client(&self) -> Result<Box<dyn LockClient>>;
@@ -81,30 +86,35 @@ pub(crate) struct Round {
 }
 
 /// All rounds of a contender.
-pub(crate) struct Rounds {
+pub(crate) struct Measured {
     pub(crate) contender: &'static str,
+    pub(crate) is_ours: bool,
     pub(crate) rounds: Vec<Round>,
 }
 
 /// Runs the contenders in turns, so that what else the machine does hits all of them alike.
 pub(crate) fn measure(
+    runtime: &Runtime,
     workload: Workload,
     contenders: &[Box<dyn Contender>],
     rounds: usize,
     length: Duration,
-) -> Result<Vec<Rounds>> {
-    let runtime = Builder::new_current_thread().enable_all().build()?;
+) -> Result<Vec<Measured>> {
     let mut all: Vec<_> = contenders
         .iter()
-        .map(|contender| Rounds { contender: contender.name(), rounds: Vec::new() })
+        .map(|contender| Measured {
+            contender: contender.name(),
+            is_ours: contender.is_ours(),
+            rounds: Vec::new(),
+        })
         .collect();
     for contender in contenders {
-        // Not measured: files are made, caches fill.
-        round(&runtime, workload, &**contender, Duration::from_millis(200))?;
+        // Not measured: files are made, connections open, caches fill.
+        round(runtime, workload, &**contender, Duration::from_millis(200))?;
     }
     for _ in 0..rounds {
         for (contender, all) in contenders.iter().zip(&mut all) {
-            all.rounds.push(round(&runtime, workload, &**contender, length)?);
+            all.rounds.push(round(runtime, workload, &**contender, length)?);
         }
     }
     Ok(all)

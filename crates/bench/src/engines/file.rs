@@ -3,28 +3,27 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::Result;
 use rustix::fs::{FlockOperation, flock};
-use tempfile::TempDir;
 
+use super::Lineup;
 use super::tenure::Tenure;
 use crate::workload::{Contender, Held, LockClient, Pair};
 
-pub(crate) fn contenders() -> Result<Vec<Box<dyn Contender>>> {
-    let folder = Arc::new(tempfile::tempdir()?);
+pub(crate) async fn lineup() -> Result<Lineup> {
+    let folder = tempfile::tempdir()?;
+    let bare = |syncs| Box::new(Bare { folder: folder.path().to_owned(), syncs });
     let url = format!("file:{}", folder.path().join("tenure").display());
-    Ok(vec![
-        Box::new(Bare { folder: folder.clone(), syncs: false }),
-        Box::new(Bare { folder, syncs: true }),
-        Box::new(Tenure::connect("tenure, `file:`", &url)?),
-    ])
+    Ok(Lineup {
+        contenders: vec![bare(false), bare(true), Box::new(Tenure::connect("tenure, `file:`", &url).await?)],
+        _ground: Box::new(folder),
+    })
 }
 
 /// open, flock, unlock, close.
 struct Bare {
-    folder: Arc<TempDir>,
+    folder: PathBuf,
     /// Whether a token is written and synced under the lock.
     syncs: bool,
 }
@@ -35,7 +34,7 @@ impl Contender for Bare {
     }
 
     fn client(&self) -> Result<Box<dyn LockClient>> {
-        Ok(Box::new(BareClient { folder: self.folder.path().to_owned(), syncs: self.syncs }))
+        Ok(Box::new(BareClient { folder: self.folder.clone(), syncs: self.syncs }))
     }
 }
 

@@ -3,16 +3,25 @@
 mod file;
 mod tenure;
 
+use std::any::Any;
+
 use anyhow::Result;
 
 use crate::workload::Contender;
 
 pub(crate) const NAMES: [&str; 1] = ["file"];
 
-/// Starts what the engine needs.
-pub(crate) fn start(engine: &str) -> Result<Vec<Box<dyn Contender>>> {
+/// Who is measured on an engine.
+pub(crate) struct Lineup {
+    pub(crate) contenders: Vec<Box<dyn Contender>>,
+    /// The folder or the servers on which they meet, which must outlive them.
+    _ground: Box<dyn Any>,
+}
+
+/// Starts what the engine needs, and connects to it: connections are driven by the runtime that awaits this.
+pub(crate) async fn start(engine: &str) -> Result<Lineup> {
     match engine {
-        "file" => file::contenders(),
+        "file" => file::lineup().await,
         _ => unreachable!("engines are checked against their names"),
     }
 }

@@ -11,15 +11,18 @@ pub(crate) struct Tenure {
 }
 
 impl Tenure {
-    pub(crate) fn connect(name: &'static str, url: &str) -> Result<Self> {
-        let client = tenure::blocking::Client::connect(url)?.as_async().clone();
-        Ok(Self { client, name })
+    pub(crate) async fn connect(name: &'static str, url: &str) -> Result<Self> {
+        Ok(Self { client: Client::connect(url).await?, name })
     }
 }
 
 impl Contender for Tenure {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn is_ours(&self) -> bool {
+        true
     }
 
     fn client(&self) -> Result<Box<dyn LockClient>> {
