@@ -12,6 +12,11 @@ Installs the servers that are missing, builds with all optimizations, and measur
 named, and `tenure run` beside util-linux's flock if `command` is; or all of it. The figures are good for
 ratios within a run, not for comparing machines.
 
+Engines:
+  file     flock(2), alone and with a synced token
+  redis    SET NX PX, alone and with a token, and the crate rslock, on one Redis
+  redlock  Redlock by hand, and the crate rslock, on five
+
 Options:
   --rounds N   rounds of each contender, interleaved [default: 5]
   --seconds S  how long a round lasts [default: 3]
@@ -19,6 +24,7 @@ Options:
 Examples:
   cargo xtask bench
   cargo xtask bench file
+  cargo xtask bench redis redlock
   cargo xtask bench command
   cargo xtask bench file --rounds 3 --seconds 1
 ";

@@ -1,6 +1,9 @@
-//! The contenders of each engine: bare recipes first, ours last.
+//! The contenders of each engine: bare recipes first, then other crates, ours last.
 
 mod file;
+mod redis;
+mod redlock;
+mod rslock;
 mod tenure;
 
 use std::any::Any;
@@ -9,7 +12,7 @@ use anyhow::Result;
 
 use crate::workload::Contender;
 
-pub(crate) const NAMES: [&str; 1] = ["file"];
+pub(crate) const NAMES: [&str; 3] = ["file", "redis", "redlock"];
 
 /// Who is measured on an engine.
 pub(crate) struct Lineup {
@@ -22,6 +25,8 @@ pub(crate) struct Lineup {
 pub(crate) async fn start(engine: &str) -> Result<Lineup> {
     match engine {
         "file" => file::lineup().await,
+        "redis" => redis::lineup().await,
+        "redlock" => redlock::lineup().await,
         _ => unreachable!("engines are checked against their names"),
     }
 }
