@@ -1,3 +1,4 @@
 //! The engine `redis:`, on real Redis servers.
 
 mod contract;
+mod peers;

@@ -175,7 +175,7 @@ async fn processes_of_three_languages_lose_no_increment() {
     // Theirs look some times in a second, and ours are told: they stay for long enough to be met.
     let stay_ms = 10;
     for helper in &mut ours {
-        helper.tell(&format!("increment {KEY} {folder} {TIMES} {stay_ms}"));
+        helper.tell(&format!("increment {KEY} {folder} {TIMES} {stay_ms} 20000"));
     }
     assert_eq!(inside.count(), 0, "somebody was in while ours held the lock");
     gate.release().await.unwrap();
