@@ -130,14 +130,15 @@ impl Redis {
     ///
     /// As [`RedisBuilder::start`].
     pub fn shared() -> &'static Self {
-        static SHARED: OnceLock<Redis> = OnceLock::new();
-        SHARED.get_or_init(|| {
-            let redis = Self::start();
-            // Nobody drops a static, so its folder would stay. Redis itself dies with this process, and
-            // needs no folder, since it keeps nothing.
-            redis.process.remove_folder();
-            redis
-        })
+        static SHARED: OnceLock<&Redis> = OnceLock::new();
+        SHARED.get_or_init(|| Self::start().leak())
+    }
+
+    /// Lets it live as long as this process: one that keeps nothing on its disk, for a test binary whose tests share several.
+    pub fn leak(self) -> &'static Self {
+        // Nobody drops it, so its folder would stay. Redis itself dies with this process, and needs no folder.
+        self.process.remove_folder();
+        Box::leak(Box::new(self))
     }
 
     /// Where it listens.

@@ -9,9 +9,11 @@ use crate::url::{EngineUrl, UrlError};
 pub mod file;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redis")]
+pub mod redlock;
 
 /// The schemes that [`open`] knows.
-pub(crate) const SCHEMES: &[&str] = &["file:", "redis:", "rediss:"];
+pub(crate) const SCHEMES: &[&str] = &["file:", "redis:", "rediss:", "redlock:", "redlocks:"];
 
 pub(crate) async fn open(url: &str, context: EngineContext) -> Result<Arc<dyn Engine>, ConnectError> {
     let parsed = EngineUrl::parse(url)?;
@@ -19,6 +21,8 @@ pub(crate) async fn open(url: &str, context: EngineContext) -> Result<Arc<dyn En
         "file" => Ok(file::FileEngine::open_url(&parsed, context).await?),
         #[cfg(feature = "redis")]
         "redis" | "rediss" => Ok(redis::RedisEngine::open_url(&parsed, context).await?),
+        #[cfg(feature = "redis")]
+        "redlock" | "redlocks" => Ok(redlock::RedlockEngine::open_url(&parsed, context).await?),
         scheme => Err(UrlError::UnknownEngine { scheme: scheme.to_owned() }.into()),
     }
 }

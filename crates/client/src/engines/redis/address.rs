@@ -84,11 +84,7 @@ impl Address {
             engine: form.engine,
             hosts,
             db,
-            tls: url
-                .scheme
-                .ends_with("ss")
-                .then(Tls::default)
-                .or((url.scheme == "redlocks").then(Tls::default)),
+            tls: (url.scheme == format!("{}s", form.engine)).then(Tls::default),
             user: decoded(user),
             password: decoded(password),
             prefix: String::new(),

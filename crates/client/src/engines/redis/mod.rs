@@ -122,17 +122,17 @@ impl RedisEngine {
     fn now(&self) -> BootTime {
         self.context.clock.now()
     }
+}
 
-    /// The text in a key and what comes with it, as holders.
-    fn holders(answer: &[Answer]) -> (Vec<Member>, bool) {
-        match answer.split_first() {
-            Some((Answer::BulkString(text), rest)) => match Held::parse(text) {
-                Held::ByOne(member) => (vec![member], true),
-                Held::ByMany { .. } => (entry::all(rest, entry::holder), true),
-                Held::ByAnother(member) => (vec![member], false),
-            },
-            _ => (Vec::new(), true),
-        }
+/// What the script that breaks locks answers: the holders, and whether they are ours.
+pub(in crate::engines) fn holders(answer: &[Answer]) -> (Vec<Member>, bool) {
+    match answer.split_first() {
+        Some((Answer::BulkString(text), rest)) => match Held::parse(text) {
+            Held::ByOne(member) => (vec![member], true),
+            Held::ByMany { .. } => (entry::all(rest, entry::holder), true),
+            Held::ByAnother(member) => (vec![member], false),
+        },
+        _ => (Vec::new(), true),
     }
 }
 
@@ -289,7 +289,7 @@ impl Engine for RedisEngine {
             let mut script = scripts::BREAK.prepare_invoke();
             script.key(key).arg("").arg(u8::from(how == Break::Force));
             let answer: Vec<Answer> = self.link.script(self.limit, Repeat::Harmless, &script).await?;
-            match Self::holders(&answer) {
+            match holders(&answer) {
                 (holders, _) if holders.is_empty() => Err(BreakError::NotHeld { name }),
                 (holders, false) if how == Break::Ask => {
                     Err(BreakError::HolderKeepsIt { name, holders, advice: ASK_ANOTHER.into() })

@@ -28,3 +28,8 @@ pub(in crate::engines) static RECALL: LazyLock<Script> = script!("lock" "recall"
 pub(in crate::engines) static BREAK: LazyLock<Script> = script!("lock" "value" "queue" "members" "break");
 pub(in crate::engines) static LOOK: LazyLock<Script> = script!("lock" "value" "queue" "members" "look");
 pub(in crate::engines) static RISE: LazyLock<Script> = script!("rise");
+
+/// The first round of a majority that is to have a token.
+pub(in crate::engines) static REDLOCK_VOTE: LazyLock<Script> = script!("redlock_vote");
+/// The second round.
+pub(in crate::engines) static REDLOCK_FENCE: LazyLock<Script> = script!("lock" "redlock_fence");

@@ -1,0 +1,86 @@
+//! What a majority of the instances has to show.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use redis::Value as Answer;
+
+use super::RedlockEngine;
+use crate::engine::Break;
+use crate::engines::redis::link::{Link, Repeat};
+use crate::engines::redis::{ASK_ANOTHER, TOGETHER, holders, look, scripts};
+use crate::error::{BreakError, EngineError, InspectError};
+use crate::ids::GrantId;
+use crate::info::{LockInfo, Member};
+use crate::name::LockName;
+
+impl RedlockEngine {
+    pub(super) async fn look_at(&self, name: LockName) -> Result<LockInfo, InspectError> {
+        let (key, limit) = (self.key(&name)?, self.look_limit());
+        let ask = |link: Arc<Link>| {
+            let (key, name) = (key.clone(), name.clone());
+            async move { look::inspect(&link, limit, &key, name).await }
+        };
+        let seen = self.instances.majority_of(self.instances.ask_all(ask).await)?;
+        let mut info = LockInfo::free(name.clone());
+        info.holders = self.held_by_majority(seen.into_iter().flat_map(|seen| seen.holders));
+        info.last_token = info.holders.iter().filter_map(|member| member.token).max();
+        Ok(info)
+    }
+
+    pub(super) async fn look_below(&self, prefix: &str) -> Result<Vec<LockInfo>, InspectError> {
+        let limit = self.look_limit();
+        let ask = |link: Arc<Link>| {
+            let (key_prefix, prefix) = (self.address.prefix.clone(), prefix.to_owned());
+            async move { look::names(&link, limit, &key_prefix, &prefix).await }
+        };
+        let seen = self.instances.majority_of(self.instances.ask_all(ask).await)?;
+        let names: Vec<LockName> = seen.into_iter().flatten().collect::<BTreeSet<_>>().into_iter().collect();
+        let mut locks = Vec::new();
+        for some in names.chunks(TOGETHER) {
+            for looked in join_all(some.iter().map(|name| self.look_at(name.clone()))).await {
+                locks.push(looked?);
+            }
+        }
+        locks.retain(|lock| !lock.holders.is_empty());
+        Ok(locks)
+    }
+
+    pub(super) async fn break_on_all(&self, name: LockName, how: Break) -> Result<Vec<Member>, BreakError> {
+        let (key, limit) = (self.key(&name)?, self.look_limit());
+        let ask = |link: Arc<Link>| {
+            let key = key.clone();
+            async move {
+                let mut script = scripts::BREAK.prepare_invoke();
+                script.key(key).arg("").arg(u8::from(how == Break::Force));
+                let answer: Vec<Answer> = link.script(limit, Repeat::Harmless, &script).await?;
+                Ok(holders(&answer))
+            }
+        };
+        let seen: Vec<_> =
+            self.instances.majority_of(self.instances.ask_all(ask).await).map_err(EngineError::from)?;
+        let all_ours = seen.iter().all(|(_, ours)| *ours);
+        let holders = self.held_by_majority(seen.into_iter().flat_map(|(holders, _)| holders));
+        match how {
+            _ if holders.is_empty() => Err(BreakError::NotHeld { name }),
+            Break::Ask if !all_ours => {
+                Err(BreakError::HolderKeepsIt { name, holders, advice: ASK_ANOTHER.into() })
+            }
+            Break::Ask | Break::Force => Ok(holders),
+        }
+    }
+
+    /// Those whom more than half of the instances show. The others are on their way in or out.
+    fn held_by_majority(&self, seen: impl Iterator<Item = Member>) -> Vec<Member> {
+        let mut counted: HashMap<GrantId, (usize, Member)> = HashMap::new();
+        for member in seen {
+            let (times, known) = counted.entry(member.grant).or_insert_with(|| (0, member.clone()));
+            *times += 1;
+            // An instance that answered late in the second round does not know the token.
+            known.token = known.token.max(member.token);
+        }
+        let quorum = self.instances.links().len() / 2 + 1;
+        counted.into_values().filter(|(times, _)| *times >= quorum).map(|(_, member)| member).collect()
+    }
+}

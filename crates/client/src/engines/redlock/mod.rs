@@ -1,0 +1,221 @@
+//! `redlock:`, one lock on several Redis servers that know nothing of each other: the published algorithm.
+//!
+//! The same key and value on all of them at once, each with a time limit that is much smaller than the ttl. It is held if more than half
+//! said yes, and for `ttl - elapsed - drift`. Else it is released on **all**, also where no answer came, and tried again
+//! after a random while. What must hold beside that:
+//!
+//! - **An answer that comes late is followed up.** Whoever has a majority does not wait for the others; a yes that comes
+//!   after the release is released.
+//! - **A fencing token is agreed on by a majority** that still holds, in a second round (`?fencing=true`): every later majority has one of
+//!   them in it, and asks for more.
+//!
+//! What it assumes of the servers' clocks and memories: docs/engines/redlock.md.
+
+mod acquire;
+mod instances;
+mod look;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+use self::instances::{Instances, Tally, Vote};
+use super::redis::address::{Address, Form};
+use super::redis::fault::What;
+use super::redis::link::{Link, Repeat};
+use super::redis::{host_name, key, milliseconds, scripts, term};
+use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
+use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted};
+use crate::error::{
+    AcquireError, BreakError, ConnectError, EngineError, InspectError, LostReason, ReleaseError, RenewError,
+};
+use crate::ids::GrantId;
+use crate::info::{LockInfo, Member};
+use crate::lease::{Term, Ttl};
+use crate::name::LockName;
+use crate::token::FencingToken;
+use crate::url::{EngineUrl, UrlError};
+
+/// The engine `redlock:`.
+#[derive(Debug)]
+pub struct RedlockEngine {
+    address: Address,
+    instances: Instances,
+    host: String,
+    capabilities: Capabilities,
+    context: EngineContext,
+    held: Mutex<HashMap<GrantId, Arc<Holding>>>,
+}
+
+/// A grant that this client holds.
+#[derive(Debug)]
+struct Holding {
+    token: Option<FencingToken>,
+    released: AtomicBool,
+}
+
+const FORM: Form = Form {
+    engine: "redlock",
+    example: "redlock://user:password@host1:6379,host2:6379,host3:6379/0",
+    options: &["fencing", "prefix", "timeout_ms", "ca", "cert", "key"],
+    known: "there is `fencing=true`, `prefix`, `timeout_ms`, and for `redlocks:` `ca`, `cert` and `key`",
+};
+
+/// How long an instance may take for what has no ttl, if the URL does not say.
+const DEFAULT_LIMIT: Duration = Duration::from_secs(1);
+
+impl RedlockEngine {
+    pub(crate) async fn open_url(
+        url: &EngineUrl<'_>,
+        context: EngineContext,
+    ) -> Result<Arc<dyn Engine>, ConnectError> {
+        let address = Address::parse(url, &FORM)?;
+        check_hosts(&address)?;
+        let links = address.clients()?.into_iter();
+        let links = links.map(|(client, at)| Arc::new(Link::new("redlock", client, at, false))).collect();
+        let instances = Instances::new(links, context.clone());
+        // Reaching them may take longer than a request does: names are looked up, and certificates exchanged.
+        instances.reach(address.limit_or_default()).await?;
+        let capabilities = Capabilities {
+            fencing: address.fencing,
+            breaking: Breaking::Force,
+            expiry: Expiry::Lease,
+            waking: Waking::Poll,
+            reach: Reach::Network,
+            ..Capabilities::minimal("redlock", if address.fencing { "majority, fencing" } else { "majority" })
+        };
+        let host = host_name();
+        Ok(Arc::new(Self { address, instances, host, capabilities, context, held: Mutex::default() }))
+    }
+
+    fn key(&self, name: &LockName) -> Result<String, EngineError> {
+        key("redlock", &self.address.prefix, name)
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<GrantId, Arc<Holding>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long an instance may take: much less than the ttl, so that one which does not answer costs little of it.
+    fn limit(&self, ttl: Ttl) -> Duration {
+        let usual = (ttl.get() / 10).min(DEFAULT_LIMIT);
+        self.address.limit().map_or(usual, |limit| limit.min(ttl.get() / 4))
+    }
+
+    fn look_limit(&self) -> Duration {
+        self.address.limit().unwrap_or(DEFAULT_LIMIT)
+    }
+
+    /// Lengthens a grant where it stands: from now on the term counts, if a majority said yes.
+    async fn extend(&self, key: &str, grant: &Grant) -> Result<Term, RenewError> {
+        let (sent_at, limit) = (self.context.clock.now(), self.limit(grant.ttl));
+        let ask = |link: Arc<Link>| {
+            let (key, id, ttl_ms) = (key.to_owned(), grant.id.to_string(), milliseconds(grant.ttl));
+            async move {
+                let mut script = scripts::RENEW.prepare_invoke();
+                script.key(key).arg(id).arg(ttl_ms);
+                match link.script(limit, Repeat::Harmless, &script).await {
+                    Ok(1) => Ok(Vote::Yes(0)),
+                    Ok(2) => Ok(Vote::Broken),
+                    Ok(_) => Ok(Vote::No),
+                    Err(fault) if fault.what == What::WrongType => Ok(Vote::No),
+                    Err(fault) => Err(fault),
+                }
+            }
+        };
+        let (tally, late) = self.instances.ask_until(Tally::is_decided, ask).await;
+        // A renewal that comes late does no harm, and none that is dropped.
+        drop(late);
+        if tally.broken > 0 {
+            return Err(RenewError::Lost(LostReason::Broken));
+        }
+        if tally.has_majority() {
+            return Ok(term(sent_at, grant.ttl));
+        }
+        if tally.is_unreachable() {
+            return Err(tally.unreachable().into());
+        }
+        Err(RenewError::Lost(LostReason::Forgotten))
+    }
+}
+
+/// An odd number of instances, none of them twice.
+fn check_hosts(address: &Address) -> Result<(), UrlError> {
+    let count = address.hosts.len();
+    let wrong = |message: String| Err(UrlError::Location { url: address.place(), message });
+    if count % 2 == 0 {
+        return wrong(format!(
+            "{count} instances: of an even number, as many may fail as of one less ({}), and a split vote is more likely; use an odd number, 3 or 5",
+            (count - 1) / 2
+        ));
+    }
+    let mut hosts = address.hosts.clone();
+    hosts.sort();
+    hosts.dedup();
+    if hosts.len() < count {
+        return wrong("an instance is named twice: each must be a server of its own".into());
+    }
+    Ok(())
+}
+
+impl Engine for RedlockEngine {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn place(&self) -> String {
+        self.address.place()
+    }
+
+    fn acquire(
+        self: Arc<Self>,
+        request: AcquireRequest,
+    ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
+        Box::pin(self.wait_for(request))
+    }
+
+    fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>> {
+        Box::pin(async move {
+            let key = self.key(&grant.name)?;
+            self.extend(&key, &grant).await
+        })
+    }
+
+    fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>> {
+        Box::pin(async move {
+            let key = self.key(&grant.name)?;
+            if let Some(holding) = self.held().get(&grant.id) {
+                holding.released.store(true, Ordering::SeqCst);
+            }
+            let tally = self.release_on_all(&key, grant.id, grant.ttl).await;
+            if tally.is_unreachable() {
+                return Err(tally.unreachable().into());
+            }
+            self.held().remove(&grant.id);
+            if tally.yes.is_empty() { Err(ReleaseError::NotHeld(LostReason::Forgotten)) } else { Ok(()) }
+        })
+    }
+
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<'static, Result<LockInfo, InspectError>> {
+        Box::pin(async move { self.look_at(name).await })
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<'static, Result<Vec<LockInfo>, InspectError>> {
+        Box::pin(async move { self.look_below(&prefix).await })
+    }
+
+    fn break_lock(
+        self: Arc<Self>,
+        name: LockName,
+        how: Break,
+    ) -> BoxFuture<'static, Result<Vec<Member>, BreakError>> {
+        Box::pin(async move { self.break_on_all(name, how).await })
+    }
+
+    fn close(self: Arc<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move { self.instances.close(self.look_limit()).await })
+    }
+}

@@ -1,0 +1,3 @@
+//! The engine `redlock:`, on five real Redis servers.
+
+mod contract;
