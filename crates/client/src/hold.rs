@@ -69,9 +69,6 @@ pub(crate) struct Hold {
     renews: bool,
     when_lost: WhenLost,
     belief: Mutex<Belief>,
-    ended: watch::Sender<Option<Ended>>,
-    /// When belief ends if nothing more is heard: for those who watch it.
-    deadline: watch::Sender<Option<BootTime>>,
 }
 
 #[derive(Debug)]
@@ -90,6 +87,16 @@ struct Belief {
     scheduled: Option<BootTime>,
     /// It is lost, and is to be released with its last guard.
     kept: Option<Kept>,
+    /// There once somebody watches: most locks come and go unwatched.
+    watched: Option<Watched>,
+}
+
+/// What those see who watch.
+#[derive(Debug)]
+struct Watched {
+    ended: watch::Sender<Option<Ended>>,
+    /// When belief ends if nothing more is heard.
+    deadline: watch::Sender<Option<BootTime>>,
 }
 
 /// What says, to the same owner, that a lost grant is not yet released.
@@ -174,6 +181,7 @@ impl Hold {
             renewal: Renewal::off(),
             scheduled: None,
             kept: None,
+            watched: None,
         };
         Self {
             id: GrantId::random(),
@@ -185,8 +193,6 @@ impl Hold {
             renews,
             when_lost,
             belief: Mutex::new(belief),
-            ended: watch::Sender::new(None),
-            deadline: watch::Sender::new(None),
         }
     }
 
@@ -233,13 +239,8 @@ impl Hold {
         belief.value = granted.value;
         belief.guards = 1;
         belief.phase = Phase::Held { in_jeopardy: false };
-        self.show_deadline(&belief);
+        belief.show_deadline();
         Ok(())
-    }
-
-    fn show_deadline(&self, belief: &Belief) {
-        let ends = belief.ends().map(|(at, _)| at);
-        self.deadline.send_if_modified(|shown| std::mem::replace(shown, ends) != ends);
     }
 
     /// From now on it may be held for this long at most. The earliest such limit counts.
@@ -247,7 +248,7 @@ impl Hold {
         let mut belief = self.belief();
         belief.max_hold_ends =
             [belief.max_hold_ends, longest.map(|longest| now + longest)].into_iter().flatten().min();
-        self.show_deadline(&belief);
+        belief.show_deadline();
     }
 
     /// One more guard for the same grant, if it stands; the mode that is held, if that does not cover `mode`.
@@ -277,7 +278,7 @@ impl Hold {
             },
             Phase::Held { .. } if !is_last => LetGo::StillHeld,
             Phase::Held { .. } => {
-                self.end(&mut belief, Ended::Released);
+                belief.end(Ended::Released);
                 LetGo::Last(self.grant_of(&belief))
             }
             Phase::Pending | Phase::Ended(Ended::Released) => {
@@ -292,13 +293,13 @@ impl Hold {
         // Whichever way this returns, `releasing` is not dropped before the belief's lock.
         let grant = match belief.phase {
             Phase::Pending => {
-                self.end(&mut belief, Ended::Lost(reason));
+                belief.end(Ended::Lost(reason));
                 return None;
             }
             Phase::Held { .. } => self.grant_of(&belief),
             Phase::Ended(_) => return None,
         };
-        self.end(&mut belief, Ended::Lost(reason));
+        belief.end(Ended::Lost(reason));
         // A client that is closed keeps nothing.
         let keep = self.when_lost == WhenLost::Keep && reason != LostReason::Closed;
         let release = if keep {
@@ -315,14 +316,6 @@ impl Hold {
         let mut belief = self.belief();
         let releasing = belief.kept.take()?;
         Some((self.grant_of(&belief), releasing))
-    }
-
-    fn end(&self, belief: &mut Belief, how: Ended) {
-        belief.phase = Phase::Ended(how);
-        if let Some(conversion) = &belief.conversion {
-            conversion.cancel.cancel();
-        }
-        self.ended.send_replace(Some(how));
     }
 
     /// What may be believed at this instant, and why not if nothing.
@@ -370,7 +363,7 @@ impl Hold {
                 belief.lease_ends = belief.lease_ends.max(term.deadline());
                 belief.renewal.succeeded(*term, now);
                 belief.phase = Phase::Held { in_jeopardy: false };
-                self.show_deadline(&belief);
+                belief.show_deadline();
                 None
             }
             Err(RenewError::Lost(reason)) => Some(*reason),
@@ -415,7 +408,7 @@ impl Hold {
             belief.token = granted.token;
             if self.renews {
                 belief.lease_ends = belief.lease_ends.max(granted.term.deadline());
-                self.show_deadline(&belief);
+                belief.show_deadline();
             }
         }
         Ok(())
@@ -476,11 +469,38 @@ impl Hold {
     }
 
     pub(crate) fn watch(&self) -> GuardWatch {
-        GuardWatch { ended: self.ended.subscribe(), deadline: self.deadline.subscribe() }
+        let mut belief = self.belief();
+        let ended = match belief.phase {
+            Phase::Ended(how) => Some(how),
+            Phase::Pending | Phase::Held { .. } => None,
+        };
+        let ends = belief.ends().map(|(at, _)| at);
+        let Watched { ended, deadline } = belief.watched.get_or_insert_with(|| Watched {
+            ended: watch::Sender::new(ended),
+            deadline: watch::Sender::new(ends),
+        });
+        GuardWatch { ended: ended.subscribe(), deadline: deadline.subscribe() }
     }
 }
 
 impl Belief {
+    fn end(&mut self, how: Ended) {
+        self.phase = Phase::Ended(how);
+        if let Some(conversion) = &self.conversion {
+            conversion.cancel.cancel();
+        }
+        if let Some(watched) = &self.watched {
+            watched.ended.send_replace(Some(how));
+        }
+    }
+
+    fn show_deadline(&self) {
+        if let Some(watched) = &self.watched {
+            let ends = self.ends().map(|(at, _)| at);
+            watched.deadline.send_if_modified(|shown| std::mem::replace(shown, ends) != ends);
+        }
+    }
+
     const fn is_held(&self) -> bool {
         matches!(self.phase, Phase::Held { .. })
     }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -27,7 +28,12 @@ struct Queue {
     all: HashMap<GrantId, Arc<Hold>>,
     /// Until when the keeper sleeps; `None` while it is awake, or sleeps until it is woken.
     asleep_until: Option<BootTime>,
+    /// Whether anything was put since the keeper last fell asleep.
+    stirred: bool,
 }
+
+/// Where locks come and go, the keeper naps rather than sleeping until it is woken: the next one would wake it.
+const NAP: Duration = Duration::from_secs(1);
 
 impl Schedule {
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -54,6 +60,7 @@ impl Schedule {
         }
         if let Some(at) = next {
             queue.due.insert((at, hold.id), hold.clone());
+            queue.stirred = true;
             if queue.asleep_until.is_none_or(|until| at < until) {
                 self.earlier.notify_one();
             }
@@ -89,9 +96,10 @@ impl Schedule {
     }
 
     /// Until when there is nothing to do.
-    fn fall_asleep(&self) -> Option<BootTime> {
+    fn fall_asleep(&self, now: BootTime) -> Option<BootTime> {
         let mut queue = self.queue();
-        queue.asleep_until = queue.due.first_key_value().map(|((at, _), _)| *at);
+        let nap = std::mem::take(&mut queue.stirred).then_some(now + NAP);
+        queue.asleep_until = queue.due.first_key_value().map(|((at, _), _)| *at).or(nap);
         queue.asleep_until
     }
 }
@@ -114,7 +122,7 @@ pub(crate) async fn keep(client: Weak<Shared>) {
             }
             schedule.put(&hold);
         }
-        match schedule.fall_asleep() {
+        match schedule.fall_asleep(now) {
             Some(at) => {
                 tokio::select! {
                     () = clock.sleep_until(at) => {}

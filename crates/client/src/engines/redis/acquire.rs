@@ -114,18 +114,15 @@ impl RedisEngine {
         details: &str,
         in_queue: bool,
     ) -> Result<Said, Fault> {
+        let (reenters, fair) = (u8::from(request.reenter), u8::from(self.address.fair));
+        let client = if in_queue { self.wakeups.client() } else { "-" };
+        let how = match (request.mode, request.reenter, self.address.fair, in_queue) {
+            (Mode::Ex, false, false, false) => "EX".to_owned(),
+            (mode, ..) => format!("{mode} {reenters} {fair} {client} {}", PLACE_KEPT.as_millis()),
+        };
+        let who = format!("{} {}", request.grant, request.owner);
         let mut script = scripts::ACQUIRE.prepare_invoke();
-        script
-            .key(key)
-            .arg(request.grant.to_string())
-            .arg(request.owner.to_string())
-            .arg(request.mode.to_string())
-            .arg(milliseconds(request.ttl))
-            .arg(details)
-            .arg(if request.reenter { "1" } else { "" })
-            .arg(if self.address.fair { "1" } else { "" })
-            .arg(if in_queue { self.wakeups.client() } else { "" })
-            .arg(PLACE_KEPT.as_millis().to_string());
+        script.key(key).arg(who).arg(milliseconds(request.ttl)).arg(details).arg(how);
         let answer: Answer = self.link.script(self.limit, Repeat::Harmless, &script).await?;
         Said::read(&answer).ok_or_else(|| {
             let message = format!("{} gave an answer that is none: {answer:?}", self.link.at());

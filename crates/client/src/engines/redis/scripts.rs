@@ -9,7 +9,6 @@ use redis::Script;
 macro_rules! script {
     ($($part:literal)+) => {
         LazyLock::new(|| Script::new(concat!(
-            "local key, grant = KEYS[1], ARGV[1]\n",
             $(include_str!(concat!("scripts/", $part, ".lua"))),+
         )))
     };
@@ -19,17 +18,19 @@ pub(in crate::engines) static ACQUIRE: LazyLock<Script> =
     script!("acquire_free" "lock" "token" "value" "queue" "members" "acquire");
 pub(in crate::engines) static RELEASE: LazyLock<Script> =
     script!("release_alone" "lock" "value" "queue" "members" "release");
-pub(in crate::engines) static RENEW: LazyLock<Script> = script!("lock" "value" "members" "renew");
+pub(in crate::engines) static RENEW: LazyLock<Script> = script!("grant" "lock" "value" "members" "renew");
 pub(in crate::engines) static SET_VALUE: LazyLock<Script> =
-    script!("lock" "value" "members" "holds" "set_value");
+    script!("grant" "lock" "value" "members" "holds" "set_value");
 pub(in crate::engines) static REMEMBER: LazyLock<Script> =
-    script!("lock" "value" "members" "holds" "remember");
-pub(in crate::engines) static RECALL: LazyLock<Script> = script!("lock" "recall");
-pub(in crate::engines) static BREAK: LazyLock<Script> = script!("lock" "value" "queue" "members" "break");
-pub(in crate::engines) static LOOK: LazyLock<Script> = script!("lock" "value" "queue" "members" "look");
+    script!("grant" "lock" "value" "members" "holds" "remember");
+pub(in crate::engines) static RECALL: LazyLock<Script> = script!("grant" "lock" "recall");
+pub(in crate::engines) static BREAK: LazyLock<Script> =
+    script!("grant" "lock" "value" "queue" "members" "break");
+pub(in crate::engines) static LOOK: LazyLock<Script> =
+    script!("grant" "lock" "value" "queue" "members" "look");
 pub(in crate::engines) static RISE: LazyLock<Script> = script!("rise");
 
 /// The first round of a majority that is to have a token.
-pub(in crate::engines) static REDLOCK_VOTE: LazyLock<Script> = script!("redlock_vote");
+pub(in crate::engines) static REDLOCK_VOTE: LazyLock<Script> = script!("grant" "redlock_vote");
 /// The second round.
-pub(in crate::engines) static REDLOCK_FENCE: LazyLock<Script> = script!("lock" "redlock_fence");
+pub(in crate::engines) static REDLOCK_FENCE: LazyLock<Script> = script!("grant" "lock" "redlock_fence");

@@ -1,7 +1,8 @@
 -- Answers with the token; or {token, 1 if the value is in doubt, its bytes}; or {'busy', ms until it expires, place in the
 -- queue, 1 if its holder will wake us}; or {'held', mode} if the owner holds it in a mode that does not cover this one.
-local owner, mode, ttl, details = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local reenters, fair, client, place_ms = ARGV[6] == '1', ARGV[7] == '1', ARGV[8], ARGV[9]
+local owner, ttl, details = string.sub(who, 34), ARGV[2], ARGV[3]
+local mode, reenters, fair, client, place_ms = string.match(ARGV[4], '^(%S+) ?(%S*) ?(%S*) ?(%S*) ?(%S*)$')
+reenters, fair, client = reenters == '1', fair == '1', client ~= '-' and client or ''
 
 local function granted(token, beside_a_writer)
   if client ~= '' then leave_queue(grant) end
