@@ -30,7 +30,7 @@ pub struct Proxy {
 #[derive(Debug)]
 struct Shared {
     listener: TcpListener,
-    server: SocketAddr,
+    server: Mutex<SocketAddr>,
     gate: Arc<Gate>,
     connections: Mutex<Vec<Connection>>,
     ending: AtomicBool,
@@ -50,7 +50,7 @@ impl Proxy {
         let addr = listener.local_addr().expect("a listener has an address");
         let shared = Arc::new(Shared {
             listener,
-            server,
+            server: Mutex::new(server),
             gate: Arc::default(),
             connections: Mutex::default(),
             ending: AtomicBool::new(false),
@@ -93,6 +93,12 @@ impl Proxy {
         for connection in connections.iter() {
             connection.link.close(&self.shared.gate);
         }
+    }
+
+    /// Leads to another server from now on, as a name or an address does that moves in a failover. Connections to the old one are closed.
+    pub fn lead_to(&self, server: SocketAddr) {
+        *self.shared.server.lock().unwrap_or_else(PoisonError::into_inner) = server;
+        self.sever();
     }
 
     /// Loses the answers, or no longer: requests pass, and what the server sends vanishes.
@@ -155,7 +161,8 @@ impl Shared {
     }
 
     fn start(&self, link: Arc<Link>) -> Connection {
-        let (gate, server) = (Arc::clone(&self.gate), self.server);
+        let server = *self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        let gate = Arc::clone(&self.gate);
         let thread = thread::spawn({
             let link = Arc::clone(&link);
             move || link.run(&gate, server)

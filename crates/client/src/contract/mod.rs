@@ -40,6 +40,7 @@ pub mod crash;
 pub mod deadlock;
 pub mod exclusion;
 pub mod leaks;
+pub mod network;
 pub mod once;
 pub mod reentrance;
 pub mod release;
@@ -80,8 +81,31 @@ pub trait Subject: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// A network to the engine that can be made to fail, if the subject has one.
+    fn network(&self) -> Option<Box<dyn Network>> {
+        None
+    }
+
     /// A new client of the engine at that address.
     fn connect(address: &str) -> impl Future<Output = Client> + Send;
+}
+
+/// A network between clients and an engine that can be made to fail. Everything flows until told otherwise.
+pub trait Network: Send + Sync {
+    /// What [`connect`](Subject::connect) needs to reach the engine through it.
+    fn address(&self) -> String;
+
+    /// Nothing passes any more, in either direction, and nobody is told.
+    fn cut(&self);
+
+    /// What was held back arrives.
+    fn heal(&self);
+
+    /// All connections are closed at once. New ones are welcome.
+    fn sever(&self);
+
+    /// Requests pass, and what the engine answers vanishes; or no longer, and connections that have lost an answer are closed.
+    fn lose_answers(&self, lost: bool);
 }
 
 /// Runs one case. `module` is the module path of the generated tests, by which a helper process finds its way.
@@ -126,6 +150,9 @@ macro_rules! contract_suite {
                     a_shared_owner_keeps_strangers_out, recipes_of_one_engine_exclude_each_other;
                 leaks: a_dropped_acquire_leaves_nothing, a_dropped_wait_leaves_nothing, a_wait_dropped_at_the_grant_leaves_nothing,
                     a_timed_out_wait_leaves_nothing, a_dropped_release_releases, a_dropped_guard_releases;
+                network: belief_ends_before_one_who_is_cut_off_is_replaced, a_cut_that_is_mended_in_time_costs_nothing,
+                    an_acquire_that_is_cut_off_leaves_nothing, an_acquire_whose_answer_is_lost_leaves_nothing,
+                    a_release_that_is_cut_off_is_done_later, a_waiter_outlasts_its_connection;
                 once: what_is_not_remembered_is_unsupported, a_second_start_within_the_window_is_told, one_of_many_runs_it,
                     those_who_waited_do_not_run_it_again, one_of_many_processes_runs_it, a_killed_run_counts_as_it_was_to_be_recorded,
                     while_it_runs_others_are_told_at_once, a_run_that_failed_is_tried_again, after_the_window_it_runs_again,

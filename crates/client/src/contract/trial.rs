@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::{Helper, Subject};
+use super::{Helper, Network, Subject};
 use crate::capabilities::{Capabilities, Reach};
 use crate::{Client, Guard};
 
@@ -50,6 +50,11 @@ impl<S: Subject> Trial<S> {
             clients.push(S::connect(&address).await);
         }
         clients
+    }
+
+    /// A network to the engine that can be made to fail, if the subject has one.
+    pub fn network(&self) -> Option<Box<dyn Network>> {
+        self.subject.network()
     }
 
     /// What the engine says that it can do.

@@ -1,8 +1,13 @@
 //! `redis:` is held to the contract, by both of its recipes; readers are a part of each.
 
 use tenure::Client;
-use tenure::contract::Subject;
+use tenure::contract::{Network, Subject};
 use tenure_testkit::Redis;
+
+use crate::proxies::Proxies;
+
+/// Longer than a slow machine takes to answer, and short enough to be waited for.
+const IN_A_SECOND: &str = "timeout_ms=1000";
 
 /// Whoever finds the lock free takes it.
 struct Plain;
@@ -18,6 +23,10 @@ impl Subject for Plain {
 
     fn other_recipes(&self) -> Vec<String> {
         vec![Fair.address()]
+    }
+
+    fn network(&self) -> Option<Box<dyn Network>> {
+        Some(Box::new(Proxies::before([Redis::shared().addr()], "redis", IN_A_SECOND)))
     }
 
     async fn connect(address: &str) -> Client {
@@ -41,6 +50,10 @@ impl Subject for Fair {
 
     fn other_recipes(&self) -> Vec<String> {
         vec![Plain.address()]
+    }
+
+    fn network(&self) -> Option<Box<dyn Network>> {
+        Some(Box::new(Proxies::before([Redis::shared().addr()], "redis", "fair=true&timeout_ms=1000")))
     }
 
     async fn connect(address: &str) -> Client {

@@ -2,3 +2,5 @@
 
 mod contract;
 mod peers;
+#[path = "../proxies/mod.rs"]
+mod proxies;

@@ -1,16 +1,22 @@
 //! `redlock:` is held to the contract, without tokens and with them.
 
+use std::net::SocketAddr;
 use std::sync::OnceLock;
 
 use tenure::Client;
-use tenure::contract::Subject;
+use tenure::contract::{Network, Subject};
 use tenure_testkit::Redis;
 
+use crate::proxies::Proxies;
+
 /// Five servers, which all tests share.
-fn url() -> String {
+fn five() -> [SocketAddr; 5] {
     static FIVE: OnceLock<[&Redis; 5]> = OnceLock::new();
-    let five = FIVE.get_or_init(|| [(); 5].map(|()| Redis::start().leak()));
-    format!("redlock://{}", five.map(|redis| redis.addr().to_string()).join(","))
+    FIVE.get_or_init(|| [(); 5].map(|()| Redis::start().leak())).map(Redis::addr)
+}
+
+fn url() -> String {
+    format!("redlock://{}", five().map(|addr| addr.to_string()).join(","))
 }
 
 struct Plain;
@@ -30,6 +36,10 @@ impl Subject for Plain {
 
     fn other_recipes(&self) -> Vec<String> {
         vec![Fencing.address()]
+    }
+
+    fn network(&self) -> Option<Box<dyn Network>> {
+        Some(Box::new(Proxies::before(five(), "redlock", "")))
     }
 
     async fn connect(address: &str) -> Client {
@@ -55,6 +65,10 @@ impl Subject for Fencing {
 
     fn other_recipes(&self) -> Vec<String> {
         vec![Plain.address()]
+    }
+
+    fn network(&self) -> Option<Box<dyn Network>> {
+        Some(Box::new(Proxies::before(five(), "redlock", "fencing=true")))
     }
 
     async fn connect(address: &str) -> Client {

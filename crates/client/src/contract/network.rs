@@ -1,0 +1,134 @@
+//! The network between a client and the engine fails, where the subject has one that can be made to.
+
+use std::time::Duration;
+
+use super::{Network, Subject, Trial};
+use crate::clock::BootTime;
+use crate::{AcquireError, Client, EngineError, GuardState, LostReason, Release, Wait};
+
+/// A client that reaches the engine through a network that can fail.
+async fn behind<S: Subject>(trial: &Trial<S>) -> Option<(Box<dyn Network>, Client)> {
+    let network = trial.network()?;
+    let client = S::connect(&network.address()).await;
+    Some((network, client))
+}
+
+/// A holder that is cut off does not believe any more when the next one gets the lock, and its late release frees nothing.
+pub async fn belief_ends_before_one_who_is_cut_off_is_replaced<S: Subject>(trial: Trial<S>) {
+    let Some((network, client)) = behind(&trial).await else { return };
+    let name = trial.name("cut-off");
+    let guard = client.lock(&name).ttl(Duration::from_secs(4)).acquire().await.unwrap();
+    network.cut();
+    let next = {
+        let lock = trial.client().lock(&name).ttl(Trial::<S>::LONG);
+        tokio::spawn(async move { (lock.acquire().await.unwrap(), BootTime::now()) })
+    };
+    let mut deadline = guard.deadline().expect("a lease has a deadline");
+    // Of a renewal that was under way, the answer may still have come.
+    trial
+        .eventually("the cut off one knows", async || {
+            deadline = guard.deadline().unwrap_or(deadline);
+            guard.check().is_err()
+        })
+        .await;
+    assert_eq!(trial.soon("and is told", guard.lost()).await, LostReason::Expired);
+    let (next, granted) = trial.soon("the next one gets it", next).await.unwrap();
+    assert!(granted >= deadline, "granted at {granted:?}, while the first believed until {deadline:?}");
+    network.heal();
+    assert_eq!(guard.release().await.unwrap(), Release::AlreadyLost(LostReason::Expired));
+    client.close().await.unwrap();
+    assert!(next.check().is_ok());
+    assert!(trial.is_busy(&name).await, "the late release freed the next one's lock");
+}
+
+/// A cut that is mended before the lease ends costs the holder nothing; it is told that it is in danger meanwhile.
+pub async fn a_cut_that_is_mended_in_time_costs_nothing<S: Subject>(trial: Trial<S>) {
+    let Some((network, client)) = behind(&trial).await else { return };
+    let name = trial.name("mended");
+    let guard = client.lock(&name).ttl(Duration::from_secs(12)).acquire().await.unwrap();
+    let token = guard.token();
+    network.cut();
+    trial
+        .eventually("the holder is told", async || matches!(guard.state(), GuardState::Jeopardy { .. }))
+        .await;
+    assert!(guard.check().is_ok(), "in danger, and not yet lost");
+    network.heal();
+    trial.eventually("the danger is over", async || guard.state() == GuardState::Held).await;
+    assert_eq!(guard.token(), token);
+    assert!(trial.is_busy(&name).await);
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    trial.assert_nothing_left(&name).await;
+}
+
+/// An acquire that nobody answers ends with a word on that, and leaves nothing behind when the network is mended.
+pub async fn an_acquire_that_is_cut_off_leaves_nothing<S: Subject>(trial: Trial<S>) {
+    let Some((network, client)) = behind(&trial).await else { return };
+    // So that the connection is there.
+    client.lock(trial.name("before")).acquire().await.unwrap().release().await.unwrap();
+    for wait in [Wait::Try, Wait::For(Duration::from_millis(100)), Wait::Forever] {
+        let name = trial.name(format_args!("unanswered-{wait:?}"));
+        network.cut();
+        let answer = trial
+            .soon("it ends", client.lock(&name).ttl(Trial::<S>::LONG).wait(wait).acquire())
+            .await
+            .unwrap_err();
+        match answer {
+            AcquireError::Engine(EngineError::Unreachable { .. }) => {}
+            AcquireError::TimedOut { .. } if wait != Wait::Try => {}
+            other => panic!("{other:?}"),
+        }
+        network.heal();
+        trial.assert_nothing_left(&name).await;
+    }
+}
+
+/// The same, where the request arrives and only its answer is lost.
+pub async fn an_acquire_whose_answer_is_lost_leaves_nothing<S: Subject>(trial: Trial<S>) {
+    let Some((network, client)) = behind(&trial).await else { return };
+    client.lock(trial.name("before")).acquire().await.unwrap().release().await.unwrap();
+    let name = trial.name("lost-answer");
+    network.lose_answers(true);
+    let answer =
+        trial.soon("it ends", client.lock(&name).ttl(Trial::<S>::LONG).wait(Wait::Try).acquire()).await;
+    assert!(matches!(answer, Err(AcquireError::Engine(EngineError::Unreachable { .. }))), "{answer:?}");
+    network.lose_answers(false);
+    trial.assert_nothing_left(&name).await;
+    // And the client is none the worse for it.
+    drop(trial.soon("it works again", client.lock(&name).acquire()).await.unwrap());
+    trial.assert_nothing_left(&name).await;
+}
+
+/// A release that does not get through is done when the network is mended, also if nobody waits for it.
+pub async fn a_release_that_is_cut_off_is_done_later<S: Subject>(trial: Trial<S>) {
+    let Some((network, client)) = behind(&trial).await else { return };
+    let (dropped, released) = (trial.name("dropped"), trial.name("released"));
+    let guards = [&dropped, &released].map(|name| client.lock(name).ttl(Trial::<S>::LONG).acquire());
+    let [first, second] = guards;
+    let (first, second) = (first.await.unwrap(), second.await.unwrap());
+    network.cut();
+    drop(first);
+    let answer = trial.soon("it ends", second.release()).await;
+    assert!(answer.is_err(), "nobody can have confirmed it: {answer:?}");
+    assert!(trial.is_busy(&released).await);
+    network.heal();
+    trial.assert_nothing_left(&dropped).await;
+    trial.assert_nothing_left(&released).await;
+}
+
+/// One who waits is not lost with its connection.
+pub async fn a_waiter_outlasts_its_connection<S: Subject>(trial: Trial<S>) {
+    let Some((network, client)) = behind(&trial).await else { return };
+    let name = trial.name("severed");
+    let held = trial.holder(&name).await;
+    let waiting = tokio::spawn(client.lock(&name).ttl(Trial::<S>::LONG).acquire());
+    trial.waiters(&name, 1).await;
+    for _ in 0..3 {
+        network.sever();
+        // That it is still there is seen only by giving it the time to fail.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!waiting.is_finished(), "the waiter went with its connection");
+    }
+    held.release().await.unwrap();
+    drop(trial.soon("the waiter gets it", waiting).await.unwrap().unwrap());
+    trial.assert_nothing_left(&name).await;
+}

@@ -1,0 +1,46 @@
+//! A network that fails, for the contract: a proxy before each server.
+
+use std::net::SocketAddr;
+
+use tenure::contract::Network;
+use tenure_testkit::Proxy;
+
+pub(crate) struct Proxies {
+    proxies: Vec<Proxy>,
+    scheme: &'static str,
+    options: &'static str,
+}
+
+impl Proxies {
+    /// Before these servers, for a URL with that scheme and those options.
+    pub(crate) fn before(
+        servers: impl IntoIterator<Item = SocketAddr>,
+        scheme: &'static str,
+        options: &'static str,
+    ) -> Self {
+        Self { proxies: servers.into_iter().map(Proxy::to).collect(), scheme, options }
+    }
+}
+
+impl Network for Proxies {
+    fn address(&self) -> String {
+        let hosts: Vec<_> = self.proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
+        format!("{}://{}?{}", self.scheme, hosts.join(","), self.options)
+    }
+
+    fn cut(&self) {
+        self.proxies.iter().for_each(Proxy::cut);
+    }
+
+    fn heal(&self) {
+        self.proxies.iter().for_each(Proxy::heal);
+    }
+
+    fn sever(&self) {
+        self.proxies.iter().for_each(Proxy::sever);
+    }
+
+    fn lose_answers(&self, lost: bool) {
+        self.proxies.iter().for_each(|proxy| proxy.drop_answers(lost));
+    }
+}
