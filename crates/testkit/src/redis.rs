@@ -4,7 +4,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -33,6 +33,7 @@ pub enum Persistence {
 pub struct RedisBuilder {
     persistence: Persistence,
     faketime: bool,
+    sentinel: Option<PathBuf>,
     args: Vec<String>,
 }
 
@@ -61,6 +62,12 @@ impl RedisBuilder {
         self
     }
 
+    /// Starts a Sentinel instead, with this file for its configuration, which it rewrites.
+    pub fn sentinel(mut self, config: &Path) -> Self {
+        self.sentinel = Some(config.to_owned());
+        self
+    }
+
     /// Starts it, and waits until it answers.
     ///
     /// # Panics
@@ -86,6 +93,11 @@ impl RedisBuilder {
 
     fn command(&self, folder: &Path, port: u16) -> Command {
         let mut command = Command::new(crate::program::require("redis-server"));
+        if let Some(config) = &self.sentinel {
+            command.arg(config).args(["--sentinel", "--bind", "127.0.0.1", "--port", &port.to_string()]);
+            command.arg("--dir").arg(folder).args(&self.args);
+            return command;
+        }
         command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--daemonize", "no"]);
         // No snapshots: in either mode they would come at a moment of Redis' choosing.
         command.args(["--save", ""]).arg("--dir").arg(folder);

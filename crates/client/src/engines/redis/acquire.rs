@@ -8,7 +8,7 @@ use redis::Value as Answer;
 
 use super::entry::Details;
 use super::fault::{Fault, What};
-use super::link::Repeat;
+use super::link::{Repeat, Way};
 use super::wakeups::Waiter;
 use super::{RedisEngine, milliseconds, scripts, term};
 use crate::clock::BootTime;
@@ -42,6 +42,17 @@ enum Said {
     Held(Mode),
 }
 
+/// A request's place in the queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// It has none.
+    None,
+    /// It is to have one, or to keep it.
+    Kept,
+    /// It is not to have one any more, since it would not hear whose turn it is.
+    GivenUp,
+}
+
 #[derive(Clone, Copy)]
 struct Busy {
     /// When the lock expires if nothing is heard of its holder.
@@ -55,14 +66,19 @@ struct Busy {
 impl RedisEngine {
     pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
         let key = self.key(&request.name)?;
-        let details = Details::text(&request, &self.host, self.context.clock.wall());
+        let details = Details::text(&request, &self.host, self.context.clock.wall(), None);
         let mut waiter: Option<Waiter> = None;
         let mut poll = SHORTEST_POLL;
         let mut silent_since: Option<BootTime> = None;
         loop {
             let sent_at = self.now();
-            let in_queue = waiter.is_some() && self.wakeups.is_open();
-            let pause = match self.ask(&request, &key, &details, in_queue).await {
+            let way = self.link.present_way();
+            let place = match &waiter {
+                None => Place::None,
+                Some(_) if self.wakeups.is_open() => Place::Kept,
+                Some(_) => Place::GivenUp,
+            };
+            let pause = match self.ask(&request, &key, &details, place).await {
                 Ok(Said::Granted(token, value)) => {
                     return Ok(Granted::new(Some(token), term(sent_at, request.ttl)).with_value(value));
                 }
@@ -73,7 +89,7 @@ impl RedisEngine {
                 Ok(Said::Busy(busy)) => {
                     silent_since = None;
                     poll = (poll * 2).min(LONGEST_POLL);
-                    busy.pause(in_queue, poll)
+                    busy.pause(place, poll)
                 }
                 Err(fault) => {
                     // A wait outlasts a restart of Redis, but not a longer silence.
@@ -83,14 +99,16 @@ impl RedisEngine {
                         && self.now().since(since) < self.limit
                         && !request.cancel.is_cancelled();
                     if !goes_on {
-                        self.undo_in_background(key, &request, fault.what);
+                        self.undo_in_background(way, key, &request, fault.what);
                         return Err(fault.into());
                     }
                     LONGEST_POLL
                 }
             };
             if request.wait.is_over(self.now()) || request.cancel.is_cancelled() {
-                self.leave(key, &request, waiter.is_some()).await;
+                if waiter.is_some() {
+                    self.leave(way, key, &request).await;
+                }
                 return Err(request.not_got());
             }
             let Some(waiter) = &waiter else {
@@ -112,18 +130,22 @@ impl RedisEngine {
         request: &AcquireRequest,
         key: &str,
         details: &str,
-        in_queue: bool,
+        place: Place,
     ) -> Result<Said, Fault> {
         let (reenters, fair) = (u8::from(request.reenter), u8::from(self.address.fair));
-        let client = if in_queue { self.wakeups.client() } else { "-" };
-        let how = match (request.mode, request.reenter, self.address.fair, in_queue) {
-            (Mode::Ex, false, false, false) => "EX".to_owned(),
+        let client = match place {
+            Place::None => "-",
+            Place::GivenUp => "?",
+            Place::Kept => self.wakeups.client(),
+        };
+        let how = match (request.mode, request.reenter, self.address.fair, place) {
+            (Mode::Ex, false, false, Place::None) => "EX".to_owned(),
             (mode, ..) => format!("{mode} {reenters} {fair} {client} {}", PLACE_KEPT.as_millis()),
         };
         let who = format!("{} {}", request.grant, request.owner);
         let mut script = scripts::ACQUIRE.prepare_invoke();
         script.key(key).arg(who).arg(milliseconds(request.ttl)).arg(details).arg(how);
-        let answer: Answer = self.link.script(self.limit, Repeat::Harmless, &script).await?;
+        let answer: Answer = self.link.granting(self.limit, &script).await?;
         Said::read(&answer).ok_or_else(|| {
             let message = format!("{} gave an answer that is none: {answer:?}", self.link.at());
             Fault::refused(self.capabilities.engine, message, None)
@@ -141,19 +163,16 @@ impl RedisEngine {
         }
     }
 
-    /// Leaves nothing behind.
-    async fn leave(&self, key: String, request: &AcquireRequest, in_queue: bool) {
-        if !in_queue {
-            return;
-        }
+    /// Leaves the queue.
+    async fn leave(&self, way: Way, key: String, request: &AcquireRequest) {
         if let Err(fault) = self.let_go(&key, request.grant).await {
-            self.undo_in_background(key, request, fault.what);
+            self.undo_in_background(way, key, request, fault.what);
         }
     }
 
-    /// Gives back what may have been granted without our having heard of it, as soon as Redis can be reached. After the ttl there is
-    /// nothing left to give back.
-    fn undo_in_background(&self, key: String, request: &AcquireRequest, what: What) {
+    /// Gives back what may have been granted without our having heard of it, as soon as Redis can be reached: behind the request, on the
+    /// way that it went. After the ttl there is nothing left to give back.
+    fn undo_in_background(&self, way: Way, key: String, request: &AcquireRequest, what: What) {
         const FIRST_PAUSE: Duration = Duration::from_millis(50);
         const LONGEST_PAUSE: Duration = Duration::from_secs(2);
         let (link, limit, clock, grant) =
@@ -163,7 +182,7 @@ impl RedisEngine {
             let mut script = scripts::RELEASE.prepare_invoke();
             script.key(&key).arg(grant.to_string());
             let mut pause = FIRST_PAUSE;
-            while let Err(fault) = link.script::<u8>(limit, Repeat::Harmless, &script).await {
+            while let Err(fault) = link.script_behind::<u8>(&way, limit, &script).await {
                 if fault.what == What::WrongType || clock.now().since(began) > longest {
                     return;
                 }
@@ -218,11 +237,11 @@ impl Said {
 
 impl Busy {
     /// How long to wait for a message before looking again.
-    fn pause(self, in_queue: bool, poll: Duration) -> Duration {
+    fn pause(self, place: Place, poll: Duration) -> Duration {
         if self.before > 0 {
             return random::jittered(OTHERS_LOOK);
         }
-        let look = random::jittered(if self.wakes && in_queue { FIRST_LOOKS } else { poll });
+        let look = random::jittered(if self.wakes && place == Place::Kept { FIRST_LOOKS } else { poll });
         // Nobody says that a lease has run out.
         self.expires_in.map_or(look, |left| look.min(left + super::MARGIN))
     }

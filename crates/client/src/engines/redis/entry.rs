@@ -23,17 +23,26 @@ pub(in crate::engines) struct Details {
     pid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     since_ms: Option<u64>,
+    /// The grant, where the text is not known by it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grant: Option<GrantId>,
 }
 
 impl Details {
     /// Of a request, as text.
-    pub(in crate::engines) fn text(request: &AcquireRequest, host: &str, now: SystemTime) -> String {
+    pub(in crate::engines) fn text(
+        request: &AcquireRequest,
+        host: &str,
+        now: SystemTime,
+        grant: Option<GrantId>,
+    ) -> String {
         let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let details = Self {
             label: request.label.as_deref().map(str::to_owned),
             host: Some(host.to_owned()),
             pid: Some(std::process::id()),
             since_ms: u64::try_from(since.as_millis()).ok(),
+            grant,
         };
         serde_json::to_string(&details).expect("strings and numbers can be written as JSON")
     }
@@ -77,8 +86,8 @@ impl Held {
 }
 
 /// The text of a lock that one holds whose token, if it has one, is not known yet.
-pub(in crate::engines) fn text_of(request: &AcquireRequest, details: &str) -> String {
-    format!("{OURS}{} {} - {} {details}", request.grant, request.owner, request.mode)
+pub(in crate::engines) fn text_of(request: &AcquireRequest, value: GrantId, details: &str) -> String {
+    format!("{OURS}{value} {} - {} {details}", request.owner, request.mode)
 }
 
 /// A holder from `OWNER TOKEN MODE DETAILS`.
@@ -96,6 +105,7 @@ pub(super) fn waiter(grant: GrantId, entry: &str) -> Option<Member> {
     let (mode, rest) = entry.split_once(' ')?;
     let (owner, details) = rest.split_once(' ')?;
     let details: Details = serde_json::from_str(details).unwrap_or_default();
+    let grant = details.grant.unwrap_or(grant);
     let mut member = Member::new(grant, owner.parse::<OwnerId>().ok()?, mode.parse().ok()?);
     member.label = details.label;
     member.host = details.host;
@@ -139,7 +149,8 @@ mod tests {
         let mut request = AcquireRequest::new(LockName::parse("a").unwrap());
         request.label = Some("the \"holder\"\nof it".into());
         let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_234_567);
-        let text = text_of(&request, &Details::text(&request, "host", now));
+        let value = GrantId::random();
+        let text = text_of(&request, value, &Details::text(&request, "host", now, Some(request.grant)));
         let Held::ByOne(member) = Held::parse(text.as_bytes()) else { panic!("{text}") };
         assert_eq!((member.grant, member.owner, member.mode), (request.grant, request.owner, Mode::Ex));
         assert_eq!((member.token, member.since, member.pid), (None, Some(now), Some(std::process::id())));

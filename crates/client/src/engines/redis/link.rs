@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, ScriptInvocation};
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, ScriptInvocation};
 use tokio::runtime::{self, Handle};
 use tokio::sync::OnceCell;
 
@@ -28,19 +28,28 @@ pub(in crate::engines) struct Link {
     client: Client,
     /// Host and port, for messages.
     at: String,
-    /// Whether its counter gives tokens to this client.
-    gives_tokens: bool,
     ways: Mutex<HashMap<runtime::Id, Way>>,
     /// Which server process it was that answered last.
     run_id: Mutex<Option<String>>,
 }
 
-type Way = Arc<OnceCell<MultiplexedConnection>>;
+/// The way of one runtime.
+pub(in crate::engines) type Way = Arc<Connected>;
+
+/// A connection, once there is one.
+#[derive(Default)]
+pub(in crate::engines) struct Connected {
+    connection: OnceCell<MultiplexedConnection>,
+    /// Done once the counter of tokens was brought up to the date through it.
+    risen: OnceCell<()>,
+}
 
 /// What can be sent.
 #[derive(Clone, Copy)]
 enum Request<'a> {
     Script(&'a ScriptInvocation<'a>),
+    /// One that gives a token.
+    Granting(&'a ScriptInvocation<'a>),
     Command(&'a Cmd),
     Commands(&'a Pipeline),
 }
@@ -55,13 +64,8 @@ pub(in crate::engines) enum Repeat {
 }
 
 impl Link {
-    pub(in crate::engines) fn new(
-        engine: &'static str,
-        client: Client,
-        at: String,
-        gives_tokens: bool,
-    ) -> Self {
-        Self { engine, client, at, gives_tokens, ways: Mutex::default(), run_id: Mutex::default() }
+    pub(in crate::engines) fn new(engine: &'static str, client: Client, at: String) -> Self {
+        Self { engine, client, at, ways: Mutex::default(), run_id: Mutex::default() }
     }
 
     /// Host and port.
@@ -84,6 +88,33 @@ impl Link {
         self.within(limit, self.on_a_way(repeat, Request::Script(script))).await
     }
 
+    /// Runs a script that gives a token, within this time: none that a connection gives is behind the date at which it was made.
+    pub(in crate::engines) async fn granting<T: FromRedisValue>(
+        &self,
+        limit: Duration,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<T, Fault> {
+        self.within(limit, self.on_a_way(Repeat::Harmless, Request::Granting(script))).await
+    }
+
+    /// Runs a script behind all that was sent on a way before, within this time; on another one only if that has broken.
+    pub(super) async fn script_behind<T: FromRedisValue>(
+        &self,
+        way: &Way,
+        limit: Duration,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<T, Fault> {
+        if let Some(mut connection) = way.connection.get().cloned() {
+            let sent = async { Ok(script.invoke_async(&mut connection).await) };
+            match self.within(limit, sent).await? {
+                Ok(answer) => return Ok(answer),
+                Err(error) if is_broken(&error) => {}
+                Err(error) => return Err(Fault::of(self.engine, &self.at, error)),
+            }
+        }
+        self.script(limit, Repeat::Harmless, script).await
+    }
+
     /// Runs a command, within this time.
     pub(in crate::engines) async fn command<T: FromRedisValue>(
         &self,
@@ -104,10 +135,7 @@ impl Link {
 
     /// Connects, if it is not connected: to see whether that can be done.
     pub(in crate::engines) async fn reach(&self, limit: Duration) -> Result<(), Fault> {
-        let connect = async {
-            let (_, way) = self.way();
-            self.connection(&way).await.map(drop)
-        };
+        let connect = async { self.connection(&self.way().1).await.map(drop) };
         self.within(limit, connect).await
     }
 
@@ -145,9 +173,13 @@ impl Link {
         let mut is_new = false;
         loop {
             let (id, way) = self.way();
-            is_new |= !way.initialized();
+            is_new |= !way.connection.initialized();
             let mut connection = self.connection(&way).await?;
             let answer = match request {
+                Request::Granting(script) => match rise(&way, &mut connection).await {
+                    Ok(()) => script.invoke_async(&mut connection).await,
+                    Err(error) => Err(error),
+                },
                 Request::Script(script) => script.invoke_async(&mut connection).await,
                 Request::Command(command) => command.query_async(&mut connection).await,
                 Request::Commands(commands) => commands.query_async(&mut connection).await,
@@ -156,11 +188,10 @@ impl Link {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            let is_broken = error.is_unrecoverable_error() || error.is_io_error();
-            if is_broken {
+            if is_broken(&error) {
                 self.forget(id, &way);
             }
-            if !is_broken || is_new || repeat == Repeat::Never {
+            if !is_broken(&error) || is_new || repeat == Repeat::Never {
                 return Err(Fault::of(self.engine, &self.at, error));
             }
             is_new = true;
@@ -169,6 +200,11 @@ impl Link {
 
     fn ways(&self) -> MutexGuard<'_, HashMap<runtime::Id, Way>> {
         self.ways.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The way on which this runtime sends.
+    pub(super) fn present_way(&self) -> Way {
+        self.way().1
     }
 
     fn way(&self) -> (runtime::Id, Way) {
@@ -194,7 +230,7 @@ impl Link {
     }
 
     async fn connection(&self, way: &Way) -> Result<MultiplexedConnection, Fault> {
-        Ok(way.get_or_try_init(|| self.connect()).await?.clone())
+        Ok(way.connection.get_or_try_init(|| self.connect()).await?.clone())
     }
 
     async fn connect(&self) -> Result<MultiplexedConnection, Fault> {
@@ -208,9 +244,6 @@ impl Link {
             // Whoever may not ask is trusted to know what it connects to.
             Err(error) if error.code() == Some("NOPERM") => {}
             Err(error) => return Err(fault(error)),
-        }
-        if self.gives_tokens {
-            scripts::RISE.key("tenure:token").invoke_async::<()>(&mut connection).await.map_err(fault)?;
         }
         Ok(connection)
     }
@@ -254,6 +287,21 @@ impl Link {
         *self.run_id.lock().unwrap_or_else(PoisonError::into_inner) = field("run_id").map(str::to_owned);
         Ok(())
     }
+}
+
+/// Brings the counter of tokens up to the date, once for each connection. Whoever only looks, renews or releases has no need of it.
+async fn rise(way: &Connected, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+    if !way.risen.initialized() {
+        scripts::RISE.key("tenure:token").invoke_async::<()>(connection).await?;
+        // Somebody else may have done it meanwhile, which is as good.
+        let _ = way.risen.set(());
+    }
+    Ok(())
+}
+
+/// Whether nothing more comes on a connection after this.
+fn is_broken(error: &RedisError) -> bool {
+    error.is_unrecoverable_error() || error.is_io_error()
 }
 
 impl fmt::Debug for Link {

@@ -44,7 +44,7 @@ use crate::info::{LockInfo, Member};
 use crate::lease::{Term, Ttl};
 use crate::mode::{Mode, ModeSet};
 use crate::name::LockName;
-use crate::url::EngineUrl;
+use crate::url::{EngineUrl, UrlError};
 
 /// The engine `redis:`.
 #[derive(Debug)]
@@ -81,13 +81,12 @@ impl RedisEngine {
         let address = Address::parse(url, &FORM)?;
         if address.hosts.len() != 1 {
             let message =
-                "it names several servers: `redis:` is one, and `redlock:` is several that are independent"
-                    .into();
-            return Err(EngineError::Refused { engine: "redis", message, cause: None }.into());
+                "it names several servers: `redis:` is one, and `redlock:` is several that are independent";
+            return Err(UrlError::Location { url: address.place(), message: message.into() }.into());
         }
         let (client, at) = address.clients()?.remove(0);
         let limit = address.limit_or_default();
-        let link = Arc::new(Link::new("redis", client, at, true));
+        let link = Arc::new(Link::new("redis", client, at));
         link.reach(limit).await.map_err(|fault| fault.error)?;
         let capabilities = Capabilities {
             modes: ModeSet::of(&[Mode::Pr, Mode::Ex]),

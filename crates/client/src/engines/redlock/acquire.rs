@@ -34,14 +34,13 @@ enum NotGot {
 impl RedlockEngine {
     pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
         let key = self.key(&request.name)?;
-        let details = Details::text(&request, &self.host, self.context.clock.wall());
-        let text = text_of(&request, &details);
+        let details = Details::text(&request, &self.host, self.context.clock.wall(), Some(request.grant));
         if let Some(granted) = self.already_held(&key, &request).await? {
             return Ok(granted);
         }
         let mut pause = FIRST_PAUSE;
         loop {
-            match self.try_once(&key, &text, &request).await {
+            match self.try_once(&key, &details, &request).await {
                 Ok(granted) => return Ok(granted),
                 Err(NotGot::Failed(error)) => return Err(error.into()),
                 Err(NotGot::Busy) => {}
@@ -65,8 +64,8 @@ impl RedlockEngine {
         key: &str,
         request: &AcquireRequest,
     ) -> Result<Option<Granted>, AcquireError> {
-        let Some(holding) = self.held().get(&request.grant).cloned() else { return Ok(None) };
-        match self.extend(key, &request.granted(holding.token)).await {
+        let Some(holding) = self.holding(request.grant) else { return Ok(None) };
+        match self.extend(key, holding.value, request.ttl).await {
             Ok(term) => Ok(Some(Granted::new(holding.token, term))),
             Err(RenewError::Lost(_)) => Ok(None),
             Err(RenewError::Engine(error)) => Err(error.into()),
@@ -76,14 +75,16 @@ impl RedlockEngine {
     async fn try_once(
         self: &Arc<Self>,
         key: &str,
-        text: &str,
+        details: &str,
         request: &AcquireRequest,
     ) -> Result<Granted, NotGot> {
+        let value = GrantId::random();
+        let text = text_of(request, value, details);
         let sent_at = self.context.clock.now();
         let limit = self.limit(request.ttl);
-        let (tally, late) = self.ask_for_key(key, text, request, limit).await;
+        let (tally, late) = self.ask_for_key(key, value, &text, request.ttl, limit).await;
         let result = if tally.has_majority() {
-            self.confirm(key, request, limit, sent_at, &tally).await
+            self.confirm(key, value, request.ttl, sent_at, &tally).await
         } else if tally.is_unreachable() {
             Err(NotGot::Failed(tally.unreachable()))
         } else {
@@ -91,13 +92,13 @@ impl RedlockEngine {
         };
         match result {
             Ok(granted) => {
-                self.follow_up(late, key, request, granted.token);
+                self.follow_up(late, key, value, request, granted.token);
                 Ok(granted)
             }
             Err(not_got) => {
                 // What was not sent yet is not sent any more; what was, is overtaken by nothing on its way.
                 drop(late);
-                self.release_on_all(key, request.grant, request.ttl).await;
+                self.release_on_all(key, value, request.ttl).await;
                 Err(not_got)
             }
         }
@@ -106,14 +107,15 @@ impl RedlockEngine {
     async fn ask_for_key(
         &self,
         key: &str,
+        value: GrantId,
         text: &str,
-        request: &AcquireRequest,
+        ttl: Ttl,
         limit: Duration,
     ) -> (Tally, Late) {
         let fencing = self.address.fencing;
         let ask = |link: Arc<Link>| {
-            let (key, text, id) = (key.to_owned(), text.to_owned(), request.grant.to_string());
-            let ttl_ms = milliseconds(request.ttl);
+            let (key, text, id) = (key.to_owned(), text.to_owned(), value.to_string());
+            let ttl_ms = milliseconds(ttl);
             async move {
                 if fencing {
                     let mut script = scripts::REDLOCK_VOTE.prepare_invoke();
@@ -134,8 +136,8 @@ impl RedlockEngine {
     async fn confirm(
         &self,
         key: &str,
-        request: &AcquireRequest,
-        limit: Duration,
+        value: GrantId,
+        ttl: Ttl,
         sent_at: BootTime,
         tally: &Tally,
     ) -> Result<Granted, NotGot> {
@@ -143,10 +145,10 @@ impl RedlockEngine {
         if self.address.fencing {
             // One more than any of them has seen.
             let number = tally.yes.iter().max().map_or(1, |most| most + 1);
-            self.agree_on(key, request.grant, number, limit).await?;
+            self.agree_on(key, value, number, self.limit(ttl)).await?;
             token = Some(FencingToken::new(number));
         }
-        let term = term(sent_at, request.ttl);
+        let term = term(sent_at, ttl);
         if term.deadline().is_some_and(|deadline| deadline <= self.context.clock.now()) {
             return Err(NotGot::Busy);
         }
@@ -154,9 +156,9 @@ impl RedlockEngine {
     }
 
     /// The second round: a majority that still holds the key promises not to fall behind this token.
-    async fn agree_on(&self, key: &str, grant: GrantId, token: u64, limit: Duration) -> Result<(), NotGot> {
+    async fn agree_on(&self, key: &str, value: GrantId, token: u64, limit: Duration) -> Result<(), NotGot> {
         let ask = |link: Arc<Link>| {
-            let (key, id) = (key.to_owned(), grant.to_string());
+            let (key, id) = (key.to_owned(), value.to_string());
             async move {
                 let mut script = scripts::REDLOCK_FENCE.prepare_invoke();
                 script.key(key).arg(id).arg(token);
@@ -166,7 +168,7 @@ impl RedlockEngine {
         };
         let (tally, late) = self.instances.ask_until(Tally::is_decided, ask).await;
         // Those who come late are asked all the same: the more of them know it, the more may forget it.
-        self.instances.in_background(async move { late.for_each(async |_| {}).await });
+        self.instances.finish(late);
         if tally.has_majority() {
             Ok(())
         } else if tally.is_unreachable() {
@@ -181,41 +183,42 @@ impl RedlockEngine {
         self: &Arc<Self>,
         mut late: Late,
         key: &str,
+        value: GrantId,
         request: &AcquireRequest,
         token: Option<FencingToken>,
     ) {
-        let holding = Arc::new(Holding { token, released: AtomicBool::new(false) });
+        let holding = Arc::new(Holding { value, token, released: AtomicBool::new(false) });
         self.held().insert(request.grant, holding.clone());
         if late.is_empty() {
             return;
         }
-        let (engine, key, grant, ttl) = (self.clone(), key.to_owned(), request.grant, request.ttl);
+        let (engine, key, ttl) = (self.clone(), key.to_owned(), request.ttl);
         self.instances.in_background(async move {
             while let Some((link, answer)) = late.next().await {
                 if !matches!(answer, Ok(Vote::No)) && holding.released.load(Ordering::SeqCst) {
-                    engine.release_there(link, key.clone(), grant, ttl);
+                    engine.release_there(link, key.clone(), value, ttl);
                 }
             }
         });
     }
 
     /// Releases on all instances, whatever they said before; resolves when a majority has answered. The others go on being asked.
-    pub(super) async fn release_on_all(self: &Arc<Self>, key: &str, grant: GrantId, ttl: Ttl) -> Tally {
+    pub(super) async fn release_on_all(self: &Arc<Self>, key: &str, value: GrantId, ttl: Ttl) -> Tally {
         let limit = self.limit(ttl);
         let ask = |link: Arc<Link>| {
             let key = key.to_owned();
-            async move { release_once(&link, &key, grant, limit).await }
+            async move { release_once(&link, &key, value, limit).await }
         };
         let (tally, mut late) = self.instances.ask_until(Tally::is_answered, ask).await;
         for link in &tally.silent {
-            self.release_there(link.clone(), key.to_owned(), grant, ttl);
+            self.release_there(link.clone(), key.to_owned(), value, ttl);
         }
         if !late.is_empty() {
             let (engine, key) = (self.clone(), key.to_owned());
             self.instances.in_background(async move {
                 while let Some((link, answer)) = late.next().await {
                     if answer.is_err() {
-                        engine.release_there(link, key.clone(), grant, ttl);
+                        engine.release_there(link, key.clone(), value, ttl);
                     }
                 }
             });
@@ -224,14 +227,14 @@ impl RedlockEngine {
     }
 
     /// Goes on trying where no answer came, until there is nothing left to release.
-    fn release_there(self: &Arc<Self>, link: Arc<Link>, key: String, grant: GrantId, ttl: Ttl) {
+    fn release_there(self: &Arc<Self>, link: Arc<Link>, key: String, value: GrantId, ttl: Ttl) {
         const FIRST_PAUSE: Duration = Duration::from_millis(50);
         const LONGEST_PAUSE: Duration = Duration::from_secs(2);
         let (clock, limit) = (self.context.clock.clone(), self.limit(ttl));
         let until = clock.now() + ttl.get() + limit;
         self.instances.in_background(async move {
             let mut pause = FIRST_PAUSE;
-            while release_once(&link, &key, grant, limit).await.is_err() && clock.now() < until {
+            while release_once(&link, &key, value, limit).await.is_err() && clock.now() < until {
                 clock.sleep_until(clock.now() + random::jittered(pause)).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
@@ -240,9 +243,9 @@ impl RedlockEngine {
 }
 
 /// Yes if it was held there.
-async fn release_once(link: &Link, key: &str, grant: GrantId, limit: Duration) -> Result<Vote, Fault> {
+async fn release_once(link: &Link, key: &str, value: GrantId, limit: Duration) -> Result<Vote, Fault> {
     let mut script = scripts::RELEASE.prepare_invoke();
-    script.key(key).arg(grant.to_string());
+    script.key(key).arg(value.to_string());
     match link.script::<u8>(limit, Repeat::Harmless, &script).await {
         Ok(1) => Ok(Vote::Yes(0)),
         Ok(_) => Ok(Vote::No),

@@ -197,6 +197,13 @@ impl Instances {
         self.majority_of(silent).map(drop)
     }
 
+    /// Lets those go on who are late, though nothing hangs on them.
+    pub(super) fn finish(&self, late: Late) {
+        if !late.is_empty() {
+            self.in_background(late.for_each(async |_| {}));
+        }
+    }
+
     /// Does something that nobody waits for.
     pub(super) fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.background.spawn_on(work, &self.context.runtime);

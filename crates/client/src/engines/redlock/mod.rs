@@ -53,6 +53,9 @@ pub struct RedlockEngine {
 /// A grant that this client holds.
 #[derive(Debug)]
 struct Holding {
+    /// The value in the keys, by which they are known: each try has one of its own, so that what is still under way of an earlier
+    /// one cannot touch it.
+    value: GrantId,
     token: Option<FencingToken>,
     released: AtomicBool,
 }
@@ -75,7 +78,7 @@ impl RedlockEngine {
         let address = Address::parse(url, &FORM)?;
         check_hosts(&address)?;
         let links = address.clients()?.into_iter();
-        let links = links.map(|(client, at)| Arc::new(Link::new("redlock", client, at, false))).collect();
+        let links = links.map(|(client, at)| Arc::new(Link::new("redlock", client, at))).collect();
         let instances = Instances::new(links, context.clone());
         // Reaching them may take longer than a request does: names are looked up, and certificates exchanged.
         instances.reach(address.limit_or_default()).await?;
@@ -99,6 +102,10 @@ impl RedlockEngine {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn holding(&self, grant: GrantId) -> Option<Arc<Holding>> {
+        self.held().get(&grant).cloned()
+    }
+
     /// How long an instance may take: much less than the ttl, so that one which does not answer costs little of it.
     fn limit(&self, ttl: Ttl) -> Duration {
         let usual = (ttl.get() / 10).min(DEFAULT_LIMIT);
@@ -110,10 +117,10 @@ impl RedlockEngine {
     }
 
     /// Lengthens a grant where it stands: from now on the term counts, if a majority said yes.
-    async fn extend(&self, key: &str, grant: &Grant) -> Result<Term, RenewError> {
-        let (sent_at, limit) = (self.context.clock.now(), self.limit(grant.ttl));
+    async fn extend(&self, key: &str, value: GrantId, ttl: Ttl) -> Result<Term, RenewError> {
+        let (sent_at, limit) = (self.context.clock.now(), self.limit(ttl));
         let ask = |link: Arc<Link>| {
-            let (key, id, ttl_ms) = (key.to_owned(), grant.id.to_string(), milliseconds(grant.ttl));
+            let (key, id, ttl_ms) = (key.to_owned(), value.to_string(), milliseconds(ttl));
             async move {
                 let mut script = scripts::RENEW.prepare_invoke();
                 script.key(key).arg(id).arg(ttl_ms);
@@ -127,13 +134,13 @@ impl RedlockEngine {
             }
         };
         let (tally, late) = self.instances.ask_until(Tally::is_decided, ask).await;
-        // A renewal that comes late does no harm, and none that is dropped.
-        drop(late);
+        // Those who are late are renewed too: the more of them have it, the more may fail.
+        self.instances.finish(late);
         if tally.broken > 0 {
             return Err(RenewError::Lost(LostReason::Broken));
         }
         if tally.has_majority() {
-            return Ok(term(sent_at, grant.ttl));
+            return Ok(term(sent_at, ttl));
         }
         if tally.is_unreachable() {
             return Err(tally.unreachable().into());
@@ -180,17 +187,17 @@ impl Engine for RedlockEngine {
     fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>> {
         Box::pin(async move {
             let key = self.key(&grant.name)?;
-            self.extend(&key, &grant).await
+            let holding = self.holding(grant.id).ok_or(RenewError::Lost(LostReason::Forgotten))?;
+            self.extend(&key, holding.value, grant.ttl).await
         })
     }
 
     fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>> {
         Box::pin(async move {
             let key = self.key(&grant.name)?;
-            if let Some(holding) = self.held().get(&grant.id) {
-                holding.released.store(true, Ordering::SeqCst);
-            }
-            let tally = self.release_on_all(&key, grant.id, grant.ttl).await;
+            let holding = self.holding(grant.id).ok_or(ReleaseError::NotHeld(LostReason::Forgotten))?;
+            holding.released.store(true, Ordering::SeqCst);
+            let tally = self.release_on_all(&key, holding.value, grant.ttl).await;
             if tally.is_unreachable() {
                 return Err(tally.unreachable().into());
             }

@@ -2,10 +2,13 @@
 -- queue, 1 if its holder will wake us}; or {'held', mode} if the owner holds it in a mode that does not cover this one.
 local owner, ttl, details = string.sub(who, 34), ARGV[2], ARGV[3]
 local mode, reenters, fair, client, place_ms = string.match(ARGV[4], '^(%S+) ?(%S*) ?(%S*) ?(%S*) ?(%S*)$')
-reenters, fair, client = reenters == '1', fair == '1', client ~= '-' and client or ''
+reenters, fair = reenters == '1', fair == '1'
+-- In the queue for that client; `?`: not any more, and `-`: never was.
+local queues = client ~= '' and client ~= '-' and client ~= '?'
+if client == '?' then leave_queue(grant) end
 
 local function granted(token, beside_a_writer)
-  if client ~= '' then leave_queue(grant) end
+  if queues then leave_queue(grant) end
   local found = redis.call('GET', value)
   if not found then return tonumber(token) end
   local state = string.sub(found, 1, 1)
@@ -16,7 +19,7 @@ end
 
 local function busy(by_ours)
   local place = 0
-  if client ~= '' then
+  if queues then
     if not redis.call('ZSCORE', queue, grant) then
       local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2] or 0
       redis.call('ZADD', queue, last + 1, grant)

@@ -1,5 +1,5 @@
 -- ARGV: `GRANT OWNER`, ttl (ms), details, and `MODE REENTERS FAIR CLIENT PLACE`: whether the owner may re-enter and whether the
--- queue decides (1 or 0), the client to wake if this one is to wait (or -), how long its place is kept (ms). That is one text, and
+-- queue decides (1 or 0), the client to wake if this one is to wait (or - or ?), how long its place is kept (ms). That is one text, and
 -- only `EX` if there is nothing else to say, since each argument costs as much as a call.
 --
 -- Most locks are free, have no value, and are asked for by one who is in no queue: that is answered before anything else is defined.

@@ -18,7 +18,11 @@ else
 end
 -- For longer than any of them can believe without having asked.
 local left = math.max(redis.call('PTTL', key), 0) + 60000
-for _, who in ipairs(broken) do redis.call('SET', 'tenure:break:' .. who, '1', 'PX', left) end
+for _, who in ipairs(broken) do
+  local marked = redis.pcall('SET', 'tenure:break:' .. who, '1', 'PX', left)
+  -- By force it is freed also where there is no memory for the mark.
+  if marked.err and not force then return marked end
+end
 if force then
   redis.call('DEL', key, members, leases)
   wake()

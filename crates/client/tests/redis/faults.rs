@@ -1,0 +1,238 @@
+//! What happens when Redis is not as it should be: each either works, or says what is wrong.
+
+use std::time::Duration;
+
+use tenure::{AcquireError, Client, ConnectError, EngineError, GuardState, LostReason, Release, Wait};
+use tenure_testkit::{Persistence, Proxy, Redis, eventually};
+
+use crate::{LONG, connect, refusal};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_with_its_data_costs_nothing() {
+    let mut redis = Redis::builder().persistence(Persistence::AofAlways).start();
+    let client = connect(&redis.url()).await;
+    let guard = client.lock("a").ttl(Duration::from_secs(30)).acquire().await.unwrap();
+    guard.set_value("kept").await.unwrap();
+    let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+    eventually("the waiter is seen", || redis.command(&["EXISTS", "tenure:queue:a"]) == "1");
+    redis.kill();
+    redis.restart();
+    assert!(guard.check().is_ok());
+    assert!(!waiting.is_finished());
+    let token = guard.token();
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    let next = waiting.await.unwrap().unwrap();
+    assert!(next.token() > token);
+    assert_eq!(next.value().bytes, "kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_without_its_data_is_told_to_the_holder_and_tokens_still_rise() {
+    let mut redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let guard = client.lock("a").ttl(Duration::from_secs(6)).acquire().await.unwrap();
+    redis.kill();
+    redis.restart();
+    assert_eq!(guard.lost().await, LostReason::Forgotten);
+    let next = client.lock("a").acquire().await.unwrap();
+    assert!(next.token() > guard.token(), "{:?} after {:?}", next.token(), guard.token());
+    assert_eq!(guard.release().await.unwrap(), Release::AlreadyLost(LostReason::Forgotten));
+    assert!(next.check().is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_is_gone_is_said_to_be() {
+    let mut redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let guard = client.lock("a").ttl(Duration::from_secs(5)).acquire().await.unwrap();
+    redis.kill();
+    let error = client.lock("b").wait(Wait::Try).acquire().await.unwrap_err();
+    assert!(matches!(error, AcquireError::Engine(EngineError::Unreachable { .. })), "{error:?}");
+    assert!(error.to_string().contains(&redis.addr().to_string()), "where it looked: {error}");
+    assert!(client.inspect("a").await.is_err());
+    eventually("the holder is in danger", || {
+        matches!(guard.state(), GuardState::Jeopardy { .. } | GuardState::Lost(_))
+    });
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    let connected = Client::connect(&redis.url()).await.unwrap_err();
+    assert!(matches!(connected, ConnectError::Engine(EngineError::Unreachable { .. })), "{connected:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_outlasts_a_restart() {
+    let mut redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let holder = connect(&redis.url()).await;
+    let guard = holder.lock("a").ttl(LONG).acquire().await.unwrap();
+    let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+    eventually("the waiter is seen", || redis.command(&["EXISTS", "tenure:queue:a"]) == "1");
+    redis.kill();
+    redis.restart();
+    // It forgot the lock, so the waiter gets it: this is what a Redis without persistence is.
+    let next = waiting.await.unwrap().unwrap();
+    assert!(next.token() > guard.token());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_only_replica_is_refused_and_its_master_named() {
+    let master = Redis::start();
+    let replica = Redis::builder().args(["--replicaof", "127.0.0.1", &master.port().to_string()]).start();
+    let refused = refusal(&replica.url()).await;
+    assert!(
+        refused.contains("read-only replica") && refused.contains(&master.port().to_string()),
+        "{refused}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_becomes_a_replica_keeps_nobody_believing() {
+    let (first, second) = (Redis::start(), Redis::start());
+    let client = connect(&first.url()).await;
+    let guard = client.lock("a").ttl(Duration::from_secs(4)).acquire().await.unwrap();
+    first.command(&["REPLICAOF", "127.0.0.1", &second.port().to_string()]);
+    let refused = client.lock("b").acquire().await.unwrap_err().to_string();
+    assert!(refused.contains("read-only replica"), "{refused}");
+    // Whether Redis still has the key depends on how far it has come: the holder is told in either case.
+    let lost = guard.lost().await;
+    assert!(matches!(lost, LostReason::Expired | LostReason::Forgotten), "{lost:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn out_of_memory_is_said_and_what_is_held_is_renewed_and_released() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let guard = client.lock("a").ttl(Duration::from_secs(3)).acquire().await.unwrap();
+    redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let refused = client.lock("b").acquire().await.unwrap_err();
+    assert!(matches!(refused, AcquireError::Engine(EngineError::Refused { .. })), "{refused:?}");
+    assert!(refused.to_string().contains("out of memory"), "{refused}");
+    let deadline = guard.deadline();
+    eventually("it is renewed all the same", || guard.deadline() > deadline);
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    drop(client.lock("b").acquire().await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_is_asked_for_checked_and_never_repeated() {
+    let redis = Redis::start();
+    redis.command(&["ACL", "SETUSER", "default", "resetpass", ">s3cret/@:"]);
+    let at = redis.addr();
+    let refused = refusal(&format!("redis://{at}")).await;
+    assert!(refused.contains("password"), "{refused}");
+    let refused = refusal(&format!("redis://:wr0ng@{at}")).await;
+    assert!(refused.contains("password") && !refused.contains("wr0ng"), "{refused}");
+    let client = connect(&format!("redis://:s3cret%2F%40%3A@{at}")).await;
+    drop(client.lock("a").acquire().await.unwrap());
+    assert!(!format!("{client:?} {:?}", client.engine()).contains("s3cret"));
+    assert_eq!(client.engine().place(), format!("redis://{at}/0"));
+}
+
+/// The rights that docs/engines/redis.md names are enough, and what is missing is said.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_with_few_rights_can_lock() {
+    let redis = Redis::start();
+    let rights =
+        "~orders/* ~tenure:* &tenure:wake:* +@scripting +@pubsub +@read +@write +@connection +info +time";
+    let mut words = vec!["ACL", "SETUSER", "locker", "on", ">pw"];
+    words.extend(rights.split(' '));
+    redis.command(&words);
+    let client = connect(&format!("redis://locker:pw@{}", redis.addr())).await;
+    let guard = client.lock("orders/1").ttl(LONG).acquire().await.unwrap();
+    let waiting = tokio::spawn(client.lock("orders/1").acquire());
+    eventually("the waiter is seen", || redis.command(&["EXISTS", "tenure:queue:orders/1"]) == "1");
+    guard.release().await.unwrap();
+    drop(waiting.await.unwrap().unwrap());
+    let refused = client.lock("invoices/1").acquire().await.unwrap_err();
+    assert!(matches!(refused, AcquireError::Engine(EngineError::Refused { .. })), "{refused:?}");
+    assert!(refused.to_string().contains("may not"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sentinel_and_a_cluster_are_refused() {
+    let cluster = Redis::builder().args(["--cluster-enabled", "yes"]).start();
+    let refused = refusal(&cluster.url()).await;
+    assert!(refused.contains("Redis Cluster") && refused.contains("redlock:"), "{refused}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let sentinel = Redis::builder().sentinel(file.path()).start();
+    let refused = refusal(&sentinel.url()).await;
+    assert!(refused.contains("Sentinel") && refused.contains("master"), "{refused}");
+}
+
+/// The danger that a replica is no cure for: it never saw the lock. Two hold until the first one's renewal is refused; its token is the
+/// smaller one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failover_that_loses_a_lock_is_told_to_its_holder() {
+    let mut master = Redis::start();
+    let replication = Proxy::to(master.addr());
+    let replica =
+        Redis::builder().args(["--replicaof", "127.0.0.1", &replication.port().to_string()]).start();
+    eventually("the replica is in step", || {
+        replica.command(&["INFO", "replication"]).contains("master_link_status:up")
+    });
+    // The name under which the master is known.
+    let name = Proxy::to(master.addr());
+    let url = format!("redis://{}", name.addr());
+    let (first, second) = (connect(&url).await, connect(&url).await);
+    // Replication is asynchronous: what a master answered, its replica may not have heard.
+    replication.cut();
+    let held = first.lock("a").ttl(Duration::from_secs(20)).acquire().await.unwrap();
+    master.kill();
+    replica.command(&["REPLICAOF", "NO", "ONE"]);
+    name.lead_to(replica.addr());
+    let next = second.lock("a").wait(Wait::For(LONG)).acquire().await.unwrap();
+    // This is the damage: both believe.
+    let both = held.check().is_ok() && next.check().is_ok();
+    assert!(both, "the failover did not lose the lock, or took longer than a renewal");
+    assert!(
+        next.token() > held.token(),
+        "storage that compares tokens refuses the first: {next:?}, {held:?}"
+    );
+    assert_eq!(held.lost().await, LostReason::Forgotten);
+    assert!(next.check().is_ok());
+    assert_eq!(held.release().await.unwrap(), Release::AlreadyLost(LostReason::Forgotten));
+    assert!(
+        second.lock("a").try_acquire().await.unwrap().is_none(),
+        "the late release freed the next one's lock"
+    );
+}
+
+/// Leases are counted by Redis' wall clock. If it jumps ahead, they end at once, and two may hold until the first one asks again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_jumps_ahead_ends_leases_and_tokens_still_rise() {
+    let mut redis = Redis::builder().faketime().start();
+    let client = connect(&redis.url()).await;
+    let held = client.lock("a").ttl(Duration::from_mins(2)).acquire().await.unwrap();
+    redis.step_clock(3600);
+    let next = client.lock("a").ttl(Duration::from_mins(2)).wait(Wait::For(LONG)).acquire().await.unwrap();
+    assert!(held.check().is_ok() && next.check().is_ok(), "this is the damage: both believe");
+    assert!(next.token() > held.token());
+    drop(held);
+    // Back again: what was granted in between lives longer than it should, and nothing else.
+    redis.step_clock(-3600);
+    assert!(client.lock("a").try_acquire().await.unwrap().is_none());
+    let token = next.token();
+    next.release().await.unwrap();
+    let after = client.lock("a").acquire().await.unwrap();
+    assert!(after.token() > token, "{:?} after {token:?}", after.token());
+}
+
+/// Messages are lost with the connection that they come on; those who wait are not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_subscription_is_opened_again() {
+    let redis = Redis::start();
+    let (holder, client) = (connect(&redis.url()).await, connect(&redis.url()).await);
+    for turn in 0..3 {
+        let guard = holder.lock("a").ttl(LONG).acquire().await.unwrap();
+        let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+        eventually("the waiter is seen", || redis.command(&["EXISTS", "tenure:queue:a"]) == "1");
+        redis.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        if turn > 0 {
+            eventually("it is heard again", || {
+                !redis.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).trim().is_empty()
+            });
+        }
+        guard.release().await.unwrap();
+        drop(waiting.await.unwrap().unwrap());
+    }
+}

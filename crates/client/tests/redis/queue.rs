@@ -1,0 +1,164 @@
+//! The queue of `redis:`: who is woken, who is served, and who is not waited for.
+
+use std::time::Duration;
+
+use tenure::contract::{Helper, Subject, run_helper, within};
+use tenure::{Client, Wait};
+use tenure_testkit::{Redis, eventually};
+
+use crate::{LONG, connect};
+
+/// How long anything may take on a slow machine.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+struct Fair;
+
+impl Subject for Fair {
+    async fn start() -> Self {
+        Self
+    }
+
+    fn address(&self) -> String {
+        format!("{}?fair=true", Redis::shared().url())
+    }
+
+    async fn connect(address: &str) -> Client {
+        connect(address).await
+    }
+}
+
+/// Not a test: what the test binary does when a test runs it as another process.
+#[test]
+fn helper_process() {
+    run_helper::<Fair>();
+}
+
+async fn waiters(client: &Client, name: &str, count: usize) {
+    let seen = async || client.inspect(name).await.unwrap().waiters.len() == count;
+    tenure::contract::eventually(PATIENCE, "the waiters are seen", seen).await;
+}
+
+/// The first in line is stopped, killed, or cut off: the others get the lock all the same, in their order.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_that_does_not_come_is_not_waited_for() {
+    let address = Fair.address();
+    let client = connect(&address).await;
+    for kill in [true, false] {
+        let name = format!("queue/dead-{kill}");
+        let held = client.lock(&name).ttl(LONG).acquire().await.unwrap();
+        let mut first = Helper::start(concat!(module_path!(), "::x"), &address).await;
+        first.tell(&format!("acquire {name} EX 600000"));
+        waiters(&client, &name, 1).await;
+        let second = tokio::spawn(client.lock(&name).ttl(LONG).label("second").acquire());
+        waiters(&client, &name, 2).await;
+        let third = tokio::spawn(client.lock(&name).ttl(LONG).label("third").acquire());
+        waiters(&client, &name, 3).await;
+        if kill {
+            first.kill();
+        } else {
+            first.stop();
+        }
+        held.release().await.unwrap();
+        let second = within(PATIENCE, "the second gets it", second).await.unwrap().unwrap();
+        assert!(!third.is_finished(), "the third came before the second left");
+        second.release().await.unwrap();
+        within(PATIENCE, "the third gets it", third).await.unwrap().unwrap().release().await.unwrap();
+        if !kill {
+            // It has lost its place and nothing else: it gets the lock when it comes to itself.
+            first.resume();
+            assert!(first.answer().await.starts_with("got"));
+            assert_eq!(first.ask(&format!("release {name}")).await, "Released");
+        }
+    }
+}
+
+/// Readers that wait together get in together, and a writer before them is not overtaken by those who come later.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_fair_queue_readers_do_not_overtake_a_writer() {
+    let client = connect(&Fair.address()).await;
+    let name = "queue/readers";
+    let reader = || client.lock(name).shared().ttl(LONG);
+    let first = reader().acquire().await.unwrap();
+    let writer = tokio::spawn(client.lock(name).ttl(LONG).acquire());
+    waiters(&client, name, 1).await;
+    assert!(reader().try_acquire().await.unwrap().is_none(), "a reader overtook the writer");
+    let readers: Vec<_> = (0..4).map(|_| tokio::spawn(reader().acquire())).collect();
+    waiters(&client, name, 5).await;
+    first.release().await.unwrap();
+    let writer = within(PATIENCE, "the writer gets it", writer).await.unwrap().unwrap();
+    assert!(readers.iter().all(|reader| !reader.is_finished()));
+    writer.release().await.unwrap();
+    let mut together = Vec::new();
+    for reader in readers {
+        together.push(within(PATIENCE, "the readers get in together", reader).await.unwrap().unwrap());
+    }
+    assert_eq!(client.inspect(name).await.unwrap().holders.len(), 4);
+}
+
+/// A writer that gives up lets those in who waited for it only.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_that_gives_up_is_in_nobodys_way() {
+    let client = connect(&Fair.address()).await;
+    let name = "queue/gives-up";
+    let first = client.lock(name).shared().ttl(LONG).acquire().await.unwrap();
+    let writer = tokio::spawn(client.lock(name).ttl(LONG).acquire());
+    waiters(&client, name, 1).await;
+    let reader = tokio::spawn(client.lock(name).shared().ttl(LONG).acquire());
+    waiters(&client, name, 2).await;
+    writer.abort();
+    drop(within(PATIENCE, "the reader gets in beside the first", reader).await.unwrap().unwrap());
+    assert!(first.check().is_ok());
+}
+
+/// In the plain recipe the queue says who is woken. Whoever finds the lock free takes it, and those who wait are not forgotten.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newcomer_may_barge_in_and_the_waiter_is_woken_after_it() {
+    let client = connect(&Redis::shared().url()).await;
+    let name = "queue/barge";
+    let held = client.lock(name).ttl(LONG).acquire().await.unwrap();
+    let waiting = tokio::spawn(client.lock(name).ttl(LONG).acquire());
+    waiters(&client, name, 1).await;
+    let mut held = Some(held);
+    // It may be the waiter's turn at any time; each of the others lets go, and wakes it.
+    for _ in 0..50 {
+        if let Some(held) = held.take() {
+            held.release().await.unwrap();
+        }
+        held = client.lock(name).ttl(LONG).wait(Wait::Try).try_acquire().await.unwrap();
+    }
+    drop(held);
+    drop(within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap());
+}
+
+/// Those who wait do not ask Redis all the time.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_costs_redis_next_to_nothing() {
+    const WAITERS: usize = 20;
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    let wait = || {
+        let lock = client.lock("a").ttl(LONG);
+        tokio::spawn(async { lock.acquire().await.map(drop) })
+    };
+    let waiting: Vec<_> = (0..WAITERS).map(|_| wait()).collect();
+    eventually("all wait", || redis.command(&["ZCARD", "tenure:queue:a"]) == WAITERS.to_string());
+    redis.command(&["CONFIG", "RESETSTAT"]);
+    // Whatever time passes here: each waiter looks about three times in ten seconds, and a poll of 50 ms would be 200 looks.
+    let looks = || {
+        let stats = redis.command(&["INFO", "commandstats"]);
+        let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        calls.and_then(|calls| calls.split(',').next()?.parse::<usize>().ok()).unwrap_or(0)
+    };
+    let clock = client.clock();
+    let began = clock.now();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let seconds = clock.now().since(began).as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "counts of a test are far below 2^52")]
+    let each_per_second = looks() as f64 / seconds / WAITERS as f64;
+    assert!(each_per_second < 2.0, "each waiter asks {each_per_second} times a second");
+    drop(held);
+    for waiter in waiting {
+        within(PATIENCE, "each gets it", waiter).await.unwrap().unwrap();
+    }
+}
