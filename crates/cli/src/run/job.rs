@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tenure::{
-    AcquireError, Client, Guard, LockName, LockRequest, Mode, OncePerError, OwnerId, Record, Run, Ttl, Turn,
-    Wait, WhenLost,
+    AcquireError, Capability, Client, Guard, LockName, LockRequest, Mode, OncePerError, Record, Run, Ttl,
+    Turn, Wait, WhenLost,
 };
 
 use super::nested::Around;
@@ -91,8 +91,11 @@ impl Job {
 
     fn request(&self, client: &Client) -> LockRequest {
         let place = client.engine().place();
-        let owner = self.around.owner_of(&place, &self.name).unwrap_or_else(OwnerId::random);
-        let request = client.owner_with_id(owner).lock(&self.name);
+        let request = match self.around.owner_of(&place, &self.name) {
+            // Where that cannot be done, it would wait for the run around it, and that for its command.
+            Some(owner) => client.owner_with_id(owner).lock(&self.name).require(Capability::SharedOwners),
+            None => client.owner().lock(&self.name),
+        };
         let request = request.mode(self.mode).ttl(self.ttl).wait(self.wait).label(&self.label);
         // Whatever ends it: not before the command is gone.
         let request = request.when_lost(WhenLost::Keep);

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::SystemTime;
 
-use tenure::{FencingToken, LockInfo, Member, Presence};
+use tenure::{LockInfo, Member, Presence};
 
 use super::present;
 use crate::duration;
@@ -75,22 +75,12 @@ pub(super) fn member(role: &str, member: &Member) -> String {
     fields.join("\t") + "\n"
 }
 
-/// How a lock is now: `when state token waiting`, and how many held it unseen since it was last looked at.
-pub(super) fn change(before: Option<&LockInfo>, lock: &LockInfo, now: SystemTime) -> String {
+/// How a lock is now: `when state token waiting`.
+pub(super) fn change(lock: &LockInfo, now: SystemTime) -> String {
     let holders: Vec<_> = lock.present_holders().map(short).collect();
     let state = if holders.is_empty() { "free".to_owned() } else { format!("held by {}", holders.join(",")) };
     let token = or_nothing(lock.last_token);
-    let mut text = format!("{}\t{state}\ttoken {token}\t{} waiting", date(now), present(&lock.waiters));
-    let last = |lock: &LockInfo| lock.last_token.map(FencingToken::get);
-    if let (Some(then), Some(now)) = (before.and_then(last), last(lock)) {
-        // Of the grants since then, the one that is seen to hold is not unseen.
-        let unseen = now.saturating_sub(then).saturating_sub(u64::from(!holders.is_empty()));
-        // More is no count: the token began anew, at the date, since the lock's folder was deleted.
-        if (1..100_000).contains(&unseen) {
-            let _ = write!(text, "\t{unseen} unseen");
-        }
-    }
-    text + "\n"
+    format!("{}\t{state}\ttoken {token}\t{} waiting\n", date(now), present(&lock.waiters))
 }
 
 /// `label@host:pid`, without blanks.
@@ -101,7 +91,7 @@ fn short(member: &Member) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tenure::{GrantId, LockName, Mode, OwnerId};
+    use tenure::{FencingToken, GrantId, LockName, Mode, OwnerId};
 
     use super::*;
 
@@ -125,16 +115,9 @@ mod tests {
     }
 
     #[test]
-    fn a_change_says_who_was_not_seen() {
-        let text =
-            |before: Option<LockInfo>, lock: LockInfo| change(before.as_ref(), &lock, SystemTime::UNIX_EPOCH);
-        assert_eq!(text(None, lock(7, true)), "1970-01-01T00:00:00Z\theld by -@-:-\ttoken 7\t0 waiting\n");
-        assert_eq!(
-            text(Some(lock(7, true)), lock(7, false)),
-            "1970-01-01T00:00:00Z\tfree\ttoken 7\t0 waiting\n"
-        );
-        assert!(text(Some(lock(7, false)), lock(8, true)).ends_with("waiting\n"));
-        assert!(text(Some(lock(7, false)), lock(9, true)).ends_with("waiting\t1 unseen\n"));
-        assert!(text(Some(lock(7, false)), lock(9, false)).ends_with("waiting\t2 unseen\n"));
+    fn a_change_says_how_it_is_now() {
+        let text = |lock: LockInfo| change(&lock, SystemTime::UNIX_EPOCH);
+        assert_eq!(text(lock(7, true)), "1970-01-01T00:00:00Z\theld by -@-:-\ttoken 7\t0 waiting\n");
+        assert_eq!(text(lock(7, false)), "1970-01-01T00:00:00Z\tfree\ttoken 7\t0 waiting\n");
     }
 }

@@ -58,7 +58,7 @@ pub(crate) fn watch(url: &str, args: &WatchArgs) -> Result<u8, Failure> {
                 seen["seen"] = json!(date(clock.wall()));
                 print_json(&seen)?;
             } else {
-                print(&lines::change(before.as_ref(), &lock, clock.wall()))?;
+                print(&lines::change(&lock, clock.wall()))?;
             }
             before = Some(lock);
         }

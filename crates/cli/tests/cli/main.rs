@@ -7,5 +7,6 @@ mod help;
 mod nested;
 mod once;
 mod place;
+mod redis;
 mod shows;
 mod terminal;

@@ -11,11 +11,18 @@ use tenure_testkit::{Process, eventually};
 /// A folder with locks in it, and whatever else a test writes there.
 pub(crate) struct Place {
     folder: TempDir,
+    /// Where the locks are, if not in the folder.
+    elsewhere: Option<String>,
 }
 
 impl Place {
     pub(crate) fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
+        Self { folder: tempfile::tempdir().unwrap(), elsewhere: None }
+    }
+
+    /// With locks at that URL.
+    pub(crate) fn with_locks_at(url: impl Into<String>) -> Self {
+        Self { elsewhere: Some(url.into()), ..Self::new() }
     }
 
     pub(crate) fn path(&self, file: &str) -> PathBuf {
@@ -23,7 +30,7 @@ impl Place {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("file:{}", self.path("locks").display())
+        self.elsewhere.clone().unwrap_or_else(|| format!("file:{}", self.path("locks").display()))
     }
 
     pub(crate) fn client(&self) -> Client {
