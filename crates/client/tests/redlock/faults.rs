@@ -1,0 +1,287 @@
+//! Servers that die, stop, forget, and whose clocks jump.
+
+use std::time::Duration;
+
+use tenure::contract::within;
+use tenure::{AcquireError, Client, ConnectError, EngineError, Guard, GuardState, Release, Wait};
+use tenure_testkit::{Persistence, Redis, eventually};
+
+/// How long anything may take on a slow machine.
+const PATIENCE: Duration = Duration::from_mins(2);
+/// Longer than any test waits: nothing that a test sees can be due to its end.
+const LONG: Duration = Duration::from_mins(10);
+const HOUR_S: i64 = 3600;
+
+struct Five([Redis; 5]);
+
+impl Five {
+    fn start() -> Self {
+        Self([(); 5].map(|()| Redis::start()))
+    }
+
+    /// On clocks of their own.
+    fn with_clocks() -> Self {
+        Self([(); 5].map(|()| Redis::builder().faketime().start()))
+    }
+
+    fn with_data() -> Self {
+        Self([(); 5].map(|()| Redis::builder().persistence(Persistence::AofAlways).start()))
+    }
+
+    async fn client(&self, options: &str) -> Client {
+        let hosts = self.0.each_ref().map(|redis| redis.addr().to_string()).join(",");
+        Client::connect(&format!("redlock://{hosts}?{options}")).await.unwrap()
+    }
+
+    fn having(&self, key: &str) -> usize {
+        self.0.iter().filter(|redis| redis.command(&["EXISTS", key]) == "1").count()
+    }
+}
+
+async fn acquire(client: &Client, ttl: Duration) -> Guard {
+    within(PATIENCE, "it is got", client.lock("a").ttl(ttl).acquire()).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_two_of_five_dead_all_goes_on() {
+    let mut five = Five::start();
+    let client = five.client("fencing=true").await;
+    let held = acquire(&client, Duration::from_secs(6)).await;
+    five.0[1].kill();
+    five.0[4].kill();
+    let deadline = held.deadline();
+    eventually("it is renewed by the other three", || held.deadline() > deadline);
+    assert_eq!(held.state(), GuardState::Held);
+    assert!(client.lock("a").try_acquire().await.unwrap().is_none());
+    assert_eq!(client.inspect("a").await.unwrap().holders.len(), 1);
+    let token = held.token();
+    assert_eq!(held.release().await.unwrap(), Release::Released);
+    let next = acquire(&five.client("fencing=true").await, LONG).await;
+    assert!(next.token() > token);
+    assert_eq!(next.release().await.unwrap(), Release::Released);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_three_of_five_dead_it_says_so_in_time_and_leaves_nothing() {
+    let mut five = Five::with_data();
+    let client = five.client("").await;
+    acquire(&client, LONG).await.release().await.unwrap();
+    for dead in [0, 2, 3] {
+        five.0[dead].kill();
+    }
+    let clock = client.clock();
+    for wait in [Wait::Try, Wait::For(Duration::from_secs(1)), Wait::Forever] {
+        let began = clock.now();
+        let answer = within(PATIENCE, "it ends", client.lock("a").ttl(LONG).wait(wait).acquire()).await;
+        let Err(error @ AcquireError::Engine(EngineError::Unreachable { .. })) = answer else {
+            panic!("{answer:?}")
+        };
+        assert!(clock.now().since(began) < LONG / 10, "much less than the ttl");
+        let text = error.to_string();
+        assert!(text.contains("of 5 instances 3 do not answer, and 3 are needed"), "{text}");
+        assert!(text.contains(&five.0[2].addr().to_string()), "which: {text}");
+    }
+    let refused = Client::connect(&format!(
+        "redlock://{}",
+        five.0.each_ref().map(|redis| redis.addr().to_string()).join(",")
+    ))
+    .await;
+    assert!(matches!(refused, Err(ConnectError::Engine(EngineError::Unreachable { .. }))), "{refused:?}");
+    for dead in [0, 2, 3] {
+        five.0[dead].restart();
+    }
+    eventually("nothing is left on any of them", || five.having("a") == 0);
+    acquire(&client, LONG).await.release().await.unwrap();
+}
+
+/// A majority dies under a holder and comes back with its data in time: that was a danger, and no loss.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_majority_that_comes_back_in_time_costs_nothing() {
+    let mut five = Five::with_data();
+    let client = five.client("").await;
+    let held = acquire(&client, Duration::from_mins(1)).await;
+    for dead in [0, 1, 2] {
+        five.0[dead].kill();
+    }
+    eventually("the holder is told", || matches!(held.state(), GuardState::Jeopardy { .. }));
+    for dead in [0, 1, 2] {
+        five.0[dead].restart();
+    }
+    eventually("the danger is over", || held.state() == GuardState::Held);
+    assert_eq!(held.release().await.unwrap(), Release::Released);
+    eventually("nothing is left on any of them", || five.having("a") == 0);
+}
+
+/// One that is stopped keeps its connections, and answers nobody. It is not waited for, and what it does when it wakes up is undone.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_paused_slows_nobody_and_keeps_nothing() {
+    let mut five = Five::start();
+    // The time limit of an instance is then a minute: whoever waited for it would take that long.
+    let client = five.client("timeout_ms=60000").await;
+    acquire(&client, LONG).await.release().await.unwrap();
+    five.0[3].pause();
+    let clock = client.clock();
+    let began = clock.now();
+    for _ in 0..5 {
+        let held = acquire(&client, LONG).await;
+        assert!(client.lock("a").try_acquire().await.unwrap().is_none());
+        held.release().await.unwrap();
+    }
+    assert!(
+        clock.now().since(began) < Duration::from_secs(50),
+        "somebody waited for the one that is stopped"
+    );
+    five.0[3].resume();
+    eventually("nothing is left on any of them", || five.having("a") == 0);
+    let held = acquire(&client, LONG).await;
+    eventually("the fifth takes part again", || five.having("a") == 5);
+    held.release().await.unwrap();
+}
+
+/// What is still under way of a try that failed does not touch what a later try of the same request got.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_release_of_an_earlier_try_frees_nothing() {
+    let mut three = [(); 3].map(|()| Redis::start());
+    let hosts = three.each_ref().map(|redis| redis.addr().to_string()).join(",");
+    let client = Client::connect(&format!("redlock://{hosts}?timeout_ms=300")).await.unwrap();
+    acquire(&client, LONG).await.release().await.unwrap();
+    three[0].command(&["SET", "a", "somebody", "PX", "600000"]);
+    three[2].pause();
+    // One is somebody else's and one does not answer: no majority, again and again.
+    let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!waiting.is_finished());
+    three[0].command(&["DEL", "a"]);
+    let held = within(PATIENCE, "it is got from the two", waiting).await.unwrap().unwrap();
+    three[2].resume();
+    // That nothing comes is seen only by giving it the time to come.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let standing = three.iter().filter(|redis| redis.command(&["EXISTS", "a"]) == "1").count();
+    assert!(standing >= 2, "{standing} of 3 have it");
+    assert!(held.check().is_ok());
+    held.release().await.unwrap();
+    eventually("nothing is left", || three.iter().all(|redis| redis.command(&["EXISTS", "a"]) == "0"));
+}
+
+/// Others hold a majority, or one and one: what was got of the rest is given back at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_that_fails_gives_back_what_it_got() {
+    let five = Five::start();
+    let client = five.client("fencing=true").await;
+    for redis in &five.0[..3] {
+        redis.command(&["SET", "a", "somebody", "PX", "600000"]);
+    }
+    assert!(client.lock("a").try_acquire().await.unwrap().is_none());
+    eventually("the other two are free", || five.having("a") == 3);
+    assert_eq!(client.inspect("a").await.unwrap().holders.len(), 1, "somebody else holds a majority");
+    five.0[0].command(&["DEL", "a"]);
+    assert!(client.inspect("a").await.unwrap().holders.is_empty(), "nobody holds a majority");
+    acquire(&client, LONG).await.release().await.unwrap();
+    eventually("theirs is left alone", || five.having("a") == 2);
+}
+
+/// The clock of a minority jumps by an hour, ahead or back: nobody else gets in.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_minority_whose_clock_jumps_does_no_harm() {
+    for by_s in [HOUR_S, -HOUR_S] {
+        let mut five = Five::with_clocks();
+        let client = five.client("fencing=true").await;
+        let held = acquire(&client, LONG).await;
+        eventually("all five have it", || five.having("a") == 5);
+        five.0[0].step_clock(by_s);
+        five.0[1].step_clock(by_s);
+        assert!(client.lock("a").try_acquire().await.unwrap().is_none(), "two hold, after {by_s} s");
+        let token = held.token();
+        assert_eq!(held.release().await.unwrap(), Release::Released);
+        let next = acquire(&client, LONG).await;
+        assert!(next.token() > token);
+    }
+}
+
+/// The clock of a majority jumps ahead: their keys expire, and **two hold**, both within what they may believe. That is what Redlock assumes
+/// away, and what the token is for: it still rises.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_majority_whose_clock_jumps_lets_two_in_and_tokens_still_rise() {
+    let mut five = Five::with_clocks();
+    let client = five.client("fencing=true").await;
+    let first = acquire(&client, LONG).await;
+    eventually("all five have it", || five.having("a") == 5);
+    for redis in &mut five.0[..3] {
+        redis.step_clock(HOUR_S);
+    }
+    let second = acquire(&client, LONG).await;
+    assert!(first.check().is_ok() && second.check().is_ok(), "this is the damage: both believe");
+    assert!(second.token() > first.token(), "{:?} after {:?}", second.token(), first.token());
+    // And back again: what they count as an hour from now is kept for an hour, and no token goes back.
+    for redis in &mut five.0[..3] {
+        redis.step_clock(-HOUR_S);
+    }
+    let token = second.token();
+    drop(first);
+    second.release().await.unwrap();
+    let third = acquire(&client, LONG).await;
+    assert!(third.token() > token, "{:?} after {token:?}", third.token());
+}
+
+/// Instances are stopped and started again, with their data and without: each grant has a larger token than all before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_rise_over_restarts_with_and_without_data() {
+    for mut five in [Five::with_data(), Five::start()] {
+        let client = five.client("fencing=true").await;
+        let mut last = None;
+        for turn in 0..10 {
+            let guard = acquire(&client, LONG).await;
+            assert!(guard.token() > last, "turn {turn}: {:?} after {last:?}", guard.token());
+            last = guard.token();
+            guard.release().await.unwrap();
+            five.0[turn % 5].kill();
+            if turn % 2 == 0 {
+                // Two are dead for one grant.
+                five.0[(turn + 1) % 5].kill();
+                let guard = acquire(&client, LONG).await;
+                assert!(guard.token() > last, "turn {turn}: {:?} after {last:?}", guard.token());
+                last = guard.token();
+                guard.release().await.unwrap();
+                five.0[(turn + 1) % 5].restart();
+            }
+            five.0[turn % 5].restart();
+        }
+    }
+}
+
+/// What the token rests on: a majority that has forgotten it, *and* whose clocks went back, does not know better.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_majority_that_forgot_and_whose_clocks_went_back_gives_smaller_tokens() {
+    let mut five = Five::with_clocks();
+    let client = five.client("fencing=true").await;
+    let first = acquire(&client, LONG).await;
+    let token = first.token();
+    first.release().await.unwrap();
+    for redis in &mut five.0[..3] {
+        redis.step_clock(-HOUR_S);
+        redis.kill();
+        redis.restart();
+    }
+    // Those who know it are not there.
+    five.0[3].kill();
+    five.0[4].kill();
+    let second = acquire(&client, LONG).await;
+    assert!(second.token() < token, "it is not as bad as the documentation says");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_even_number_and_the_same_server_twice_are_refused() {
+    let servers = [Redis::start(), Redis::start()];
+    let [first, second] = servers.each_ref().map(Redis::port);
+    let refusal = async |url: String| Client::connect(&url).await.expect_err("it is refused").to_string();
+    let even = refusal(format!("redlock://localhost:{first},localhost:{second}")).await;
+    assert!(even.contains("even number") && even.contains("3 or 5"), "{even}");
+    let twice = refusal(format!("redlock://localhost:{first},localhost:{second},LOCALHOST:{first}")).await;
+    assert!(twice.contains("twice") || twice.contains("same server"), "{twice}");
+    let same = refusal(format!("redlock://localhost:{first},127.0.0.1:{first},localhost:{second}")).await;
+    assert!(same.contains("one and the same server"), "{same}");
+    let replica = Redis::builder().args(["--replicaof", "127.0.0.1", &first.to_string()]).start();
+    let replica =
+        refusal(format!("redlock://localhost:{first},localhost:{second},localhost:{}", replica.port())).await;
+    assert!(replica.contains("read-only replica"), "{replica}");
+}
