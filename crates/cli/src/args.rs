@@ -47,7 +47,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
-    /// The engine, as `file:` or `file:/var/lib/myapp/locks`; `file:` below the user's state directory if nothing is said
+    /// The engine, as `file:/var/lib/myapp/locks` or `redis://host:6379/0`; `file:` below the user's state directory if nothing is said
     #[arg(long, global = true, env = "TENURE_URL", hide_env_values = true, value_name = "URL", value_hint = ValueHint::Url)]
     pub(crate) url: Option<String>,
 
@@ -66,7 +66,7 @@ pub(crate) enum Command {
     /// killed, with -9 too. (What it leaves running when it ends by itself is left alone.) In its environment are `TENURE_LOCK`, `TENURE_TOKEN` (send it along with every write) and `TENURE_OWNER`. A
     /// `tenure run` inside of it re-enters the locks that it holds.
     ///
-    /// How far a lock reaches is the engine's: with `file:`, to the processes of this host.
+    /// How far a lock reaches is the engine's: with `file:`, to the processes of this host; with `redis:`, to all who reach that Redis.
     Run(RunArgs),
     /// List the locks that are held or waited for
     ///

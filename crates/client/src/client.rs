@@ -35,6 +35,10 @@ impl Client {
     /// | --- | --- |
     /// | `file:` | the directory `tenure/locks` below the user's state directory |
     /// | `file:/var/lib/myapp/locks` | that directory, which is created if it is not there |
+    /// | `redis://user:password@host:6379/0` | a Redis; `rediss:` by TLS. Options: `fair=true`, `prefix`, `timeout_ms`, `ca`, `cert`, `key` |
+    /// | `redlock://host1,host2,host3` | a majority of several; `redlocks:` by TLS. Options: `fencing=true`, and the others but `fair` |
+    ///
+    /// What each can do, and what it assumes for that, is in `docs/guarantees.md` and `docs/engines`.
     ///
     /// # Cancellation safety
     /// May be dropped at any point.
