@@ -95,10 +95,15 @@ impl Proxy {
         }
     }
 
-    /// Leads to another server from now on, as a name or an address does that moves in a failover. Connections to the old one are closed.
+    /// Leads to another server from now on, as an address does that moves in a failover. Connections to the old one are closed.
     pub fn lead_to(&self, server: SocketAddr) {
-        *self.shared.server.lock().unwrap_or_else(PoisonError::into_inner) = server;
+        self.lead_new_ones_to(server);
         self.sever();
+    }
+
+    /// Leads new connections to another server, as a name does that was changed. Those to the old one stay.
+    pub fn lead_new_ones_to(&self, server: SocketAddr) {
+        *self.shared.server.lock().unwrap_or_else(PoisonError::into_inner) = server;
     }
 
     /// Loses the answers, or no longer: requests pass, and what the server sends vanishes.

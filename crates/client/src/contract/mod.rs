@@ -152,7 +152,8 @@ macro_rules! contract_suite {
                     a_timed_out_wait_leaves_nothing, a_dropped_release_releases, a_dropped_guard_releases;
                 network: belief_ends_before_one_who_is_cut_off_is_replaced, a_cut_that_is_mended_in_time_costs_nothing,
                     an_acquire_that_is_cut_off_leaves_nothing, an_acquire_whose_answer_is_lost_leaves_nothing,
-                    a_release_that_is_cut_off_is_done_later, a_waiter_outlasts_its_connection;
+                    a_release_that_is_cut_off_is_done_later, a_waiter_outlasts_its_connection,
+                    a_runtime_that_ends_unanswered_leaves_nothing, a_runtime_that_stands_still_unanswered_leaves_nothing;
                 once: what_is_not_remembered_is_unsupported, a_second_start_within_the_window_is_told, one_of_many_runs_it,
                     those_who_waited_do_not_run_it_again, one_of_many_processes_runs_it, a_killed_run_counts_as_it_was_to_be_recorded,
                     while_it_runs_others_are_told_at_once, a_run_that_failed_is_tried_again, after_the_window_it_runs_again,

@@ -132,3 +132,51 @@ pub async fn a_waiter_outlasts_its_connection<S: Subject>(trial: Trial<S>) {
     drop(trial.soon("the waiter gets it", waiting).await.unwrap().unwrap());
     trial.assert_nothing_left(&name).await;
 }
+
+/// A runtime that ends while its request is unanswered takes nothing with it, and leaves nothing behind.
+pub async fn a_runtime_that_ends_unanswered_leaves_nothing<S: Subject>(trial: Trial<S>) {
+    let Some((network, client)) = behind(&trial).await else { return };
+    let name = trial.name("ended-runtime");
+    let application =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let before = client.lock(trial.name("before"));
+    application.spawn(async { drop(before.acquire().await.unwrap()) }).await.unwrap();
+    network.cut();
+    application.spawn(client.lock(&name).ttl(Trial::<S>::LONG).acquire());
+    // Time enough for it to be sent.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    application.shutdown_background();
+    network.heal();
+    trial.assert_nothing_left(&name).await;
+    trial.soon("nothing is unconfirmed", client.close()).await.unwrap();
+}
+
+/// A runtime that nobody drives any more, with a request unanswered and given up, keeps nothing: neither the lock, nor its owner from
+/// asking again.
+pub async fn a_runtime_that_stands_still_unanswered_leaves_nothing<S: Subject>(trial: Trial<S>) {
+    let Some((network, client)) = behind(&trial).await else { return };
+    let (name, owner) = (trial.name("still-runtime"), client.owner());
+    let (ask, cut) = (owner.lock(&name).ttl(Trial::<S>::LONG), client.lock(trial.name("before")));
+    let (send, connected) = tokio::sync::oneshot::channel();
+    let (go, gone) = std::sync::mpsc::channel::<()>();
+    let application = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { cut.acquire().await.unwrap().release().await.unwrap() });
+        send.send(()).unwrap();
+        gone.recv().unwrap();
+        let given_up = async { tokio::time::timeout(Duration::from_millis(200), ask.acquire()).await };
+        assert!(runtime.block_on(given_up).is_err());
+        runtime
+    });
+    connected.await.unwrap();
+    network.cut();
+    go.send(()).unwrap();
+    let runtime = tokio::task::spawn_blocking(|| application.join().unwrap()).await.unwrap();
+    network.heal();
+    trial.assert_nothing_left(&name).await;
+    let again =
+        trial.soon("the owner gets it", owner.lock(&name).ttl(Trial::<S>::LONG).acquire()).await.unwrap();
+    again.release().await.unwrap();
+    trial.soon("nothing is unconfirmed", client.close()).await.unwrap();
+    runtime.shutdown_background();
+}

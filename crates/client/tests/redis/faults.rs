@@ -102,13 +102,17 @@ async fn out_of_memory_is_said_and_what_is_held_is_renewed_and_released() {
     let redis = Redis::start();
     let client = connect(&redis.url()).await;
     let guard = client.lock("a").ttl(Duration::from_secs(3)).acquire().await.unwrap();
+    let reader = client.lock("read").shared().ttl(Duration::from_secs(3)).acquire().await.unwrap();
     redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
     let refused = client.lock("b").acquire().await.unwrap_err();
     assert!(matches!(refused, AcquireError::Engine(EngineError::Refused { .. })), "{refused:?}");
     assert!(refused.to_string().contains("out of memory"), "{refused}");
-    let deadline = guard.deadline();
+    let (deadline, of_reader) = (guard.deadline(), reader.deadline());
     eventually("it is renewed all the same", || guard.deadline() > deadline);
+    eventually("readers too", || reader.deadline() > of_reader);
     assert_eq!(guard.release().await.unwrap(), Release::Released);
+    client.break_lock("read", tenure::Break::Ask).await.unwrap();
+    assert_eq!(reader.lost().await, LostReason::Broken);
     redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
     drop(client.lock("b").acquire().await.unwrap());
 }
@@ -235,4 +239,114 @@ async fn a_killed_subscription_is_opened_again() {
         guard.release().await.unwrap();
         drop(waiting.await.unwrap().unwrap());
     }
+}
+
+/// The answer is lost, the connection breaks, and the wait is over before there is a new one: what was granted is given back all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_ends_unanswered_leaves_nothing() {
+    let redis = Redis::start();
+    let network = Proxy::to(redis.addr());
+    let client = connect(&format!("redis://{}", network.addr())).await;
+    client.lock("before").acquire().await.unwrap().release().await.unwrap();
+    network.drop_answers(true);
+    let waiting =
+        tokio::spawn(client.lock("a").ttl(LONG).wait(Wait::For(Duration::from_millis(300))).acquire());
+    eventually("it is granted", || redis.command(&["EXISTS", "a"]) == "1");
+    network.sever();
+    let answer = waiting.await.unwrap();
+    assert!(answer.is_err(), "{answer:?}");
+    network.drop_answers(false);
+    eventually("it is given back", || redis.command(&["EXISTS", "a"]) == "0");
+}
+
+/// The release is done and its answer lost: that is no lost lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_whose_answer_is_lost_has_released() {
+    let redis = Redis::start();
+    let network = Proxy::to(redis.addr());
+    let client = connect(&format!("redis://{}", network.addr())).await;
+    // So that Redis knows the script.
+    client.lock("before").acquire().await.unwrap().release().await.unwrap();
+    let guard = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    network.drop_answers(true);
+    let releasing = tokio::spawn(guard.release());
+    eventually("it is freed", || redis.command(&["EXISTS", "a"]) == "0");
+    network.drop_answers(false);
+    assert_eq!(releasing.await.unwrap().unwrap(), Release::Released);
+}
+
+/// A success is recorded also if the server has closed the connection meanwhile, since nobody used it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_was_closed_while_idle_costs_nothing() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let hour = Duration::from_hours(1);
+    let tenure::Turn::Yours(run) =
+        client.once_per("job", hour).record(tenure::Record::AtSuccess).begin().await.unwrap()
+    else {
+        panic!("nobody has run it")
+    };
+    redis.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    assert_eq!(run.succeeded().await.unwrap(), Release::Released);
+    let next = client.once_per("job", hour).begin().await.unwrap();
+    assert!(matches!(next, tenure::Turn::AlreadyRun { .. }), "{next:?}");
+    let guard = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    redis.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    assert_eq!(client.break_lock("a", tenure::Break::Force).await.unwrap()[0].grant, guard.grant());
+}
+
+/// A master is demoted and keeps its connections; its name leads to the new one. Whoever is refused by the old one finds it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_demoted_master_is_left_for_the_new_one() {
+    let (old, new) = (Redis::start(), Redis::start());
+    let name = Proxy::to(old.addr());
+    let client = connect(&format!("redis://{}", name.addr())).await;
+    client.lock("a").acquire().await.unwrap().release().await.unwrap();
+    // Connections that stand still lead to the old one.
+    name.lead_new_ones_to(new.addr());
+    old.command(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
+    let guard = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    assert!(new.command(&["GET", "a"]).contains(&guard.grant().to_string()));
+}
+
+/// What Redis refused it has not done: there is nothing to undo, and nobody asks it to.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_refused_is_not_undone() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    redis.command(&["RPUSH", "list", "one"]);
+    for _ in 0..20 {
+        client.lock("list").acquire().await.unwrap_err();
+    }
+    redis.command(&["CONFIG", "RESETSTAT"]);
+    client.clone().close().await.unwrap();
+    let stats = redis.command(&["INFO", "commandstats"]);
+    assert!(!stats.contains("cmdstat_evalsha"), "{stats}");
+}
+
+/// An acquire that nobody polls any more holds up no other on its runtime.
+#[test]
+fn an_acquire_that_is_not_polled_is_in_nobodys_way() {
+    let redis = Redis::start();
+    let client = tenure::blocking::Client::connect(&redis.url()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut first = Box::pin(client.as_async().lock("a").acquire());
+        assert!(futures_util::poll!(&mut first).is_pending(), "it has to connect");
+        drop(client.as_async().lock("b").wait(Wait::Try).acquire().await.unwrap());
+        drop(first.await.unwrap());
+    });
+}
+
+/// A runtime that has neither I/O nor timers has no connections of its own; the client's do.
+#[test]
+fn a_runtime_without_drivers_can_lock() {
+    let redis = Redis::start();
+    let client = tenure::blocking::Client::connect(&redis.url()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let guard = client.as_async().lock("a").acquire().await.unwrap();
+        assert!(client.as_async().lock("a").try_acquire().await.unwrap().is_none());
+        guard.release().await.unwrap();
+    });
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::contract::{Helper, Subject, run_helper, within};
 use tenure::{Client, Wait};
-use tenure_testkit::{Redis, eventually};
+use tenure_testkit::{Persistence, Redis, eventually};
 
 use crate::{LONG, connect};
 
@@ -161,4 +161,65 @@ async fn waiting_costs_redis_next_to_nothing() {
     for waiter in waiting {
         within(PATIENCE, "each gets it", waiter).await.unwrap().unwrap();
     }
+}
+
+/// One who is told that it must convert waits for nothing any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_who_holds_less_leaves_the_queue() {
+    let (first, second) = (connect(&Fair.address()).await, connect(&Fair.address()).await);
+    let name = "queue/covered";
+    let held = first.lock(name).ttl(LONG).acquire().await.unwrap();
+    let owner = first.owner();
+    let reader = tokio::spawn(owner.lock(name).shared().ttl(LONG).acquire());
+    waiters(&first, name, 1).await;
+    let writer = tokio::spawn(second.owner_with_id(owner.id()).lock(name).ttl(LONG).acquire());
+    waiters(&first, name, 2).await;
+    held.release().await.unwrap();
+    let reader = within(PATIENCE, "the reader gets in", reader).await.unwrap().unwrap();
+    let refused = within(PATIENCE, "the writer is told", writer).await.unwrap();
+    assert!(matches!(refused, Err(tenure::AcquireError::NotCovered { .. })), "{refused:?}");
+    reader.release().await.unwrap();
+    assert!(
+        first.lock(name).try_acquire().await.unwrap().is_some(),
+        "somebody is in the queue who does not wait"
+    );
+}
+
+/// A restart with all its data does not change who is next.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_keeps_the_queue() {
+    let mut redis = Redis::builder().persistence(Persistence::AofAlways).start();
+    let client = connect(&format!("{}?fair=true", redis.url())).await;
+    let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    let (send, mut order) = tokio::sync::mpsc::unbounded_channel();
+    for place in 0..5 {
+        let (lock, send) = (client.lock("a").ttl(LONG), send.clone());
+        tokio::spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            send.send(place).unwrap();
+            guard.release().await.unwrap();
+        });
+        waiters(&client, "a", place + 1).await;
+    }
+    redis.restart();
+    held.release().await.unwrap();
+    for place in 0..5 {
+        assert_eq!(within(PATIENCE, "the next one is served", order.recv()).await, Some(place));
+    }
+}
+
+/// Those who died in the queue do not stay in it, however long others wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_dead_do_not_pile_up() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let _held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    let _waits = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+    waiters(&client, "a", 1).await;
+    for number in 0..40 {
+        let dead = format!("{number:032x}");
+        redis.command(&["ZADD", "tenure:queue:a", &(number + 100).to_string(), &dead]);
+        redis.command(&["HSET", "tenure:waiters:a", &dead, "1 nobody EX nobody {}"]);
+    }
+    eventually("they are gone", || redis.command(&["ZCARD", "tenure:queue:a"]) == "1");
 }

@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use redis::Value as Answer;
+use redis::{ScriptInvocation, Value as Answer};
+use tokio_util::sync::CancellationToken;
 
 use super::entry::Details;
 use super::fault::{Fault, What};
-use super::link::{Repeat, Way};
+use super::link::{Link, Repeat, Way};
 use super::wakeups::Waiter;
 use super::{RedisEngine, milliseconds, scripts, term};
 use crate::clock::BootTime;
-use crate::engine::{AcquireRequest, Granted, WaitUntil};
+use crate::engine::{AcquireRequest, EngineContext, Granted, WaitUntil};
 use crate::error::AcquireError;
 use crate::ids::GrantId;
 use crate::mode::Mode;
@@ -49,8 +50,8 @@ enum Place {
     None,
     /// It is to have one, or to keep it.
     Kept,
-    /// It is not to have one any more, since it would not hear whose turn it is.
-    GivenUp,
+    /// It keeps the one that it may have, and does not ask for one: it would not hear whose turn it is.
+    Deaf,
 }
 
 #[derive(Clone, Copy)]
@@ -67,23 +68,46 @@ impl RedisEngine {
     pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
         let key = self.key(&request.name)?;
         let details = Details::text(&request, &self.host, self.context.clock.wall(), None);
-        let mut waiter: Option<Waiter> = None;
+        let mut attempt = Attempt { key, sent_on: None, answered: true, waiter: None };
+        let answer = self.wait_with(&request, &details, &mut attempt).await;
+        if answer.is_err() {
+            self.undo(attempt, &request).await;
+        }
+        answer
+    }
+
+    async fn wait_with(
+        &self,
+        request: &AcquireRequest,
+        details: &str,
+        attempt: &mut Attempt,
+    ) -> Result<Granted, AcquireError> {
         let mut poll = SHORTEST_POLL;
         let mut silent_since: Option<BootTime> = None;
         loop {
             let sent_at = self.now();
-            let way = self.link.present_way();
-            let place = match &waiter {
+            let place = match &attempt.waiter {
                 None => Place::None,
                 Some(_) if self.wakeups.is_open() => Place::Kept,
-                Some(_) => Place::GivenUp,
+                Some(_) => Place::Deaf,
             };
-            let pause = match self.ask(&request, &key, &details, place).await {
+            let way = self.link.present_way();
+            let answer = tokio::select! {
+                biased;
+                // What is under way may hang on a runtime that does nothing any more.
+                () = request.cancel.cancelled() => {
+                    attempt.sent_on = Some(way);
+                    return Err(request.not_got());
+                }
+                answer = self.ask(request, &attempt.key, details, place) => answer,
+            };
+            attempt.answered = answer.is_ok();
+            let pause = match answer {
                 Ok(Said::Granted(token, value)) => {
                     return Ok(Granted::new(Some(token), term(sent_at, request.ttl)).with_value(value));
                 }
                 Ok(Said::Held(held)) => {
-                    let (name, asked) = (request.name, request.mode);
+                    let (name, asked) = (request.name.clone(), request.mode);
                     return Err(AcquireError::NotCovered { name, held, asked });
                 }
                 Ok(Said::Busy(busy)) => {
@@ -92,33 +116,29 @@ impl RedisEngine {
                     busy.pause(place, poll)
                 }
                 Err(fault) => {
+                    if fault.what == What::NoAnswer {
+                        attempt.sent_on = Some(way);
+                    }
                     // A wait outlasts a restart of Redis, but not a longer silence.
                     let since = *silent_since.get_or_insert(sent_at);
-                    let goes_on = fault.what == What::NoAnswer
-                        && request.wait != WaitUntil::Try
-                        && self.now().since(since) < self.limit
-                        && !request.cancel.is_cancelled();
-                    if !goes_on {
-                        self.undo_in_background(way, key, &request, fault.what);
+                    let goes_on = fault.what.is_silence() && self.now().since(since) < self.limit;
+                    if request.wait == WaitUntil::Try || !goes_on {
                         return Err(fault.into());
                     }
                     LONGEST_POLL
                 }
             };
-            if request.wait.is_over(self.now()) || request.cancel.is_cancelled() {
-                if waiter.is_some() {
-                    self.leave(way, key, &request).await;
-                }
+            if request.wait.is_over(self.now()) {
                 return Err(request.not_got());
             }
-            let Some(waiter) = &waiter else {
+            let Some(waiter) = &attempt.waiter else {
                 // From now on in the queue; but it may have been freed before that.
-                waiter = Some(self.wakeups.register(request.grant).await);
+                attempt.waiter = Some(self.wakeups.register(request.grant));
                 continue;
             };
             let look_again = request.wait.or_at(self.now() + pause);
             tokio::select! {
-                () = request.cancel.cancelled() => {}
+                () = request.cancel.cancelled() => return Err(request.not_got()),
                 () = waiter.woken() => {}
                 () = self.context.clock.sleep_until(look_again) => {}
             }
@@ -135,7 +155,7 @@ impl RedisEngine {
         let (reenters, fair) = (u8::from(request.reenter), u8::from(self.address.fair));
         let client = match place {
             Place::None => "-",
-            Place::GivenUp => "?",
+            Place::Deaf => "?",
             Place::Kept => self.wakeups.client(),
         };
         let how = match (request.mode, request.reenter, self.address.fair, place) {
@@ -156,48 +176,111 @@ impl RedisEngine {
     pub(super) async fn let_go(&self, key: &str, grant: GrantId) -> Result<bool, Fault> {
         let mut script = scripts::RELEASE.prepare_invoke();
         script.key(key).arg(grant.to_string());
-        match self.link.script::<u8>(self.limit, Repeat::Harmless, &script).await {
+        match self.link.freeing(self.limit, &script).await {
             // What stands there now is no lock, so this grant does not hold.
             Err(fault) if fault.what == What::WrongType => Ok(false),
-            freed => Ok(freed? == 1),
+            freed => freed,
         }
     }
 
-    /// Leaves the queue.
-    async fn leave(&self, way: Way, key: String, request: &AcquireRequest) {
-        if let Err(fault) = self.let_go(&key, request.grant).await {
-            self.undo_in_background(way, key, request, fault.what);
+    /// Leaves the queue, and gives back what may have been granted without our having heard of it.
+    async fn undo(&self, attempt: Attempt, request: &AcquireRequest) {
+        if attempt.waiter.is_none() && attempt.sent_on.is_none() {
+            return;
+        }
+        let undo = Undo {
+            link: self.link.clone(),
+            limit: self.limit,
+            context: self.context.clone(),
+            key: attempt.key,
+            grant: request.grant,
+            ttl: request.ttl.get(),
+            closing: self.closing.clone(),
+        };
+        // If Redis answers, or if nobody waits any more: now, so that nothing is left when this has ended.
+        let undone = match &attempt.sent_on {
+            Some(way) if request.cancel.is_cancelled() && undo.behind(way).await => return,
+            _ if attempt.answered || request.cancel.is_cancelled() => undo.once().await,
+            _ => false,
+        };
+        if undone && attempt.sent_on.is_none() {
+            return;
+        }
+        self.undoing.spawn_on(undo.go_on(attempt.sent_on, undone), &self.context.runtime);
+    }
+}
+
+/// What has been done for a request so far.
+struct Attempt {
+    key: String,
+    /// On which way a request was sent whose answer did not come.
+    sent_on: Option<Way>,
+    /// Whether Redis answered when it was last asked.
+    answered: bool,
+    waiter: Option<Waiter>,
+}
+
+/// A request of which nothing is to be left.
+struct Undo {
+    link: Arc<Link>,
+    limit: Duration,
+    context: EngineContext,
+    key: String,
+    grant: GrantId,
+    ttl: Duration,
+    closing: CancellationToken,
+}
+
+impl Undo {
+    fn script(&self) -> ScriptInvocation<'static> {
+        let mut script = scripts::RELEASE.prepare_invoke();
+        script.key(&self.key).arg(self.grant.to_string());
+        script
+    }
+
+    /// Behind the request, on the way that it went: whether that was heard.
+    async fn behind(&self, way: &Way) -> bool {
+        self.link.script_behind::<u8>(way, self.limit, &self.script()).await.is_some()
+    }
+
+    async fn once(&self) -> bool {
+        match self.link.script::<u8>(self.limit, Repeat::Harmless, &self.script()).await {
+            Ok(_) => true,
+            Err(fault) => fault.what == What::WrongType,
         }
     }
 
-    /// Gives back what may have been granted without our having heard of it, as soon as Redis can be reached: behind the request, on the
-    /// way that it went. After the ttl there is nothing left to give back.
-    fn undo_in_background(&self, way: Way, key: String, request: &AcquireRequest, what: What) {
+    /// As soon as Redis can be reached. After the ttl there is nothing left to give back.
+    async fn go_on(self, sent_on: Option<Way>, undone: bool) {
         const FIRST_PAUSE: Duration = Duration::from_millis(50);
         const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-        let (link, limit, clock, grant) =
-            (self.link.clone(), self.limit, self.context.clock.clone(), request.grant);
-        let (began, longest) = (clock.now(), limit * 2 + request.ttl.get());
-        let undo = async move {
-            let mut script = scripts::RELEASE.prepare_invoke();
-            script.key(&key).arg(grant.to_string());
-            let mut pause = FIRST_PAUSE;
-            while let Err(fault) = link.script_behind::<u8>(&way, limit, &script).await {
-                if fault.what == What::WrongType || clock.now().since(began) > longest {
-                    return;
-                }
-                clock.sleep_until(clock.now() + random::jittered(pause)).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
-            }
-            if what != What::NoAnswer {
+        let clock = self.context.clock.clone();
+        if let Some(way) = &sent_on
+            && !undone
+            && self.behind(way).await
+        {
+            return;
+        }
+        let gone = clock.now() + self.limit * 2 + self.ttl;
+        let mut pause = FIRST_PAUSE;
+        while !undone && !self.once().await {
+            if clock.now() > gone || self.closing.is_cancelled() {
                 return;
             }
-            for after in ARRIVED_AFTER {
-                clock.sleep_until(clock.now() + after).await;
-                let _ = link.script::<u8>(limit, Repeat::Harmless, &script).await;
+            clock.sleep_until(clock.now() + random::jittered(pause)).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        if sent_on.is_none() {
+            return;
+        }
+        // It may have overtaken the request.
+        for after in ARRIVED_AFTER {
+            tokio::select! {
+                () = self.closing.cancelled() => return,
+                () = clock.sleep_until(clock.now() + after) => {}
             }
-        };
-        self.undoing.spawn_on(undo, &self.context.runtime);
+            self.once().await;
+        }
     }
 }
 

@@ -55,6 +55,9 @@ pub(in crate::engines) struct Form {
     pub(in crate::engines) known: &'static str,
 }
 
+/// What stands there is not repeated, since it may be a password.
+const ENCODE: &str = " (in a password, `/` is written `%2F`, `?` `%3F`, `@` `%40`, `:` `%3A`)";
+
 impl Address {
     pub(in crate::engines) fn parse(url: &EngineUrl<'_>, form: &Form) -> Result<Self, UrlError> {
         // A URL with a password in it is not repeated in an error.
@@ -68,16 +71,15 @@ impl Address {
         let (user, password) = login.split_once(':').unwrap_or((login, ""));
         let db = match db {
             "" => 0,
-            number => number
-                .parse()
-                .ok()
-                .filter(|db| *db >= 0)
-                .ok_or_else(|| wrong(format!("`{number}` is not the number of a database")))?,
+            number => number.parse().ok().filter(|db| *db >= 0).ok_or_else(|| {
+                wrong(format!("what comes after the host is not the number of a database{ENCODE}"))
+            })?,
         };
         let hosts: Vec<_> = hosts
             .split(',')
             .map(|host| {
-                host_and_port(host).ok_or_else(|| wrong(format!("`{host}` is not a host and a port")))
+                host_and_port(host)
+                    .ok_or_else(|| wrong(format!("it does not name a host and a port{ENCODE}")))
             })
             .collect::<Result<_, _>>()?;
         let mut address = Self {
@@ -312,10 +314,13 @@ mod tests {
     fn what_is_wrong_is_named_and_no_password_is_repeated() {
         for (url, said) in [
             ("redis:h", "`//`"),
-            ("redis://", "`` is not a host"),
-            ("redis://h:0", "`h:0` is not a host"),
-            ("redis://me:secret@h:x", "`h:x` is not a host"),
-            ("redis://me:secret@h/one", "`one` is not the number"),
+            ("redis://", "a host and a port"),
+            ("redis://h:0", "a host and a port"),
+            ("redis://me:secret@h:x", "a host and a port"),
+            ("redis://me:secret", "a host and a port"),
+            ("redis://me:abc?secret@h", "no option"),
+            ("redis://:abc/secret=@h:6379", "%2F"),
+            ("redis://me:secret@h/one", "not the number"),
             ("redis://h?fair=perhaps", "`true` or `false`"),
             ("redis://h?ca=/x", "`rediss:`"),
             ("redis://h?prefix=tenure:x", "the engine's own"),

@@ -13,6 +13,8 @@ pub(in crate::engines) struct Fault {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engines) enum What {
+    /// There was no connection, so nothing was asked.
+    NotSent,
     /// No answer came: whether the request was done is not known.
     NoAnswer,
     /// Redis refused, and did nothing.
@@ -21,7 +23,29 @@ pub(in crate::engines) enum What {
     WrongType,
 }
 
+impl What {
+    /// Whether the same request may succeed later.
+    pub(in crate::engines) const fn is_silence(self) -> bool {
+        matches!(self, Self::NotSent | Self::NoAnswer)
+    }
+}
+
 impl Fault {
+    /// There is no connection, for the reason that opening it gave.
+    pub(super) fn not_connected(engine: &'static str, what: What, message: String) -> Self {
+        let cause = None;
+        if what.is_silence() {
+            return Self { what: What::NotSent, error: EngineError::Unreachable { engine, message, cause } };
+        }
+        Self { what, error: EngineError::Refused { engine, message, cause } }
+    }
+
+    /// The same, of a request that was sent before and not answered, if it was.
+    pub(super) fn after(self, sent_before: bool) -> Self {
+        let what = if sent_before && self.what != What::WrongType { What::NoAnswer } else { self.what };
+        Self { what, ..self }
+    }
+
     pub(in crate::engines) fn no_answer(
         engine: &'static str,
         message: String,
@@ -122,6 +146,20 @@ fn code(error: &RedisError) -> Option<&'static str> {
             || text.contains(&format!("-{code} "))
             || text.contains(&format!(" {code}: "))
     })
+}
+
+/// What an error says, with all that is behind it.
+pub(super) fn text(error: &EngineError) -> String {
+    let mut text = match error {
+        EngineError::Unreachable { message, .. } | EngineError::Refused { message, .. } => message.clone(),
+        other => other.to_string(),
+    };
+    let mut cause = std::error::Error::source(error);
+    while let Some(behind) = cause {
+        text = format!("{text}: {behind}");
+        cause = behind.source();
+    }
+    text
 }
 
 fn is_certificate(error: &RedisError) -> bool {

@@ -1,22 +1,27 @@
 //! The way to one Redis.
 //!
 //! Each runtime that asks has a connection of its own, driven by that runtime: an answer then comes without a change of thread, which would
-//! cost as much as the request. The client's own thread has one too, for what is done in the background.
+//! cost as much as the request. But nothing waits for such a runtime, which may end or stand still: time limits are kept by the
+//! client's own thread, and what is to be finished in any case goes by its connection.
 //!
-//! **A connection is used until it breaks**, also if it was silent for long: so what undoes a request follows it on the same way, and
-//! cannot overtake it.
+//! **A connection is used until it breaks**, also if it was silent for long: so what undoes a request can follow it on the same way, and
+//! does not overtake it.
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, ScriptInvocation};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, ScriptInvocation,
+    ServerErrorKind,
+};
 use tokio::runtime::{self, Handle};
-use tokio::sync::OnceCell;
+use tokio::sync::watch;
 
-use super::fault::{CLUSTER, Fault};
+use super::fault::{CLUSTER, Fault, What};
 use super::scripts;
 
 /// More runtimes than an application has at once. Beyond that, connections of runtimes that have ended are let go of.
@@ -28,6 +33,8 @@ pub(in crate::engines) struct Link {
     client: Client,
     /// Host and port, for messages.
     at: String,
+    /// The client's own runtime.
+    own: Handle,
     ways: Mutex<HashMap<runtime::Id, Way>>,
     /// Which server process it was that answered last.
     run_id: Mutex<Option<String>>,
@@ -37,11 +44,17 @@ pub(in crate::engines) struct Link {
 pub(in crate::engines) type Way = Arc<Connected>;
 
 /// A connection, once there is one.
-#[derive(Default)]
 pub(in crate::engines) struct Connected {
-    connection: OnceCell<MultiplexedConnection>,
-    /// Done once the counter of tokens was brought up to the date through it.
-    risen: OnceCell<()>,
+    state: watch::Receiver<State>,
+    /// Whether the counter of tokens was brought up to the date through it.
+    risen: AtomicBool,
+}
+
+enum State {
+    Opening,
+    Open(MultiplexedConnection),
+    /// It could not be opened.
+    Failed(What, String),
 }
 
 /// What can be sent.
@@ -54,6 +67,24 @@ enum Request<'a> {
     Commands(&'a Pipeline),
 }
 
+impl Request<'_> {
+    async fn send<T: FromRedisValue>(
+        self,
+        way: &Connected,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<T, RedisError> {
+        match self {
+            Request::Granting(script) => {
+                way.rise(connection).await?;
+                script.invoke_async(connection).await
+            }
+            Request::Script(script) => script.invoke_async(connection).await,
+            Request::Command(command) => command.query_async(connection).await,
+            Request::Commands(commands) => commands.query_async(connection).await,
+        }
+    }
+}
+
 /// Whether a request may be sent again if its answer was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engines) enum Repeat {
@@ -63,9 +94,20 @@ pub(in crate::engines) enum Repeat {
     Never,
 }
 
+/// An answer, and whether it is that to a request which was sent a second time.
+struct Answered<T> {
+    answer: T,
+    repeated: bool,
+}
+
 impl Link {
-    pub(in crate::engines) fn new(engine: &'static str, client: Client, at: String) -> Self {
-        Self { engine, client, at, ways: Mutex::default(), run_id: Mutex::default() }
+    pub(in crate::engines) fn new(
+        engine: &'static str,
+        client: Client,
+        at: String,
+        own: Handle,
+    ) -> Arc<Self> {
+        Arc::new(Self { engine, client, at, own, ways: Mutex::default(), run_id: Mutex::default() })
     }
 
     /// Host and port.
@@ -80,63 +122,70 @@ impl Link {
 
     /// Runs a script, within this time.
     pub(in crate::engines) async fn script<T: FromRedisValue>(
-        &self,
+        self: &Arc<Self>,
         limit: Duration,
         repeat: Repeat,
         script: &ScriptInvocation<'_>,
     ) -> Result<T, Fault> {
-        self.within(limit, self.on_a_way(repeat, Request::Script(script))).await
+        Ok(self.within(limit, self.on_a_way(repeat, Request::Script(script))).await?.answer)
+    }
+
+    /// Runs a script that frees something, within this time; whether it did. One that was sent a second time and finds nothing has
+    /// done it the first time.
+    pub(in crate::engines) async fn freeing(
+        self: &Arc<Self>,
+        limit: Duration,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<bool, Fault> {
+        let request = self.on_a_way::<u8>(Repeat::Harmless, Request::Script(script));
+        let Answered { answer, repeated } = self.within(limit, request).await?;
+        Ok(answer == 1 || repeated)
     }
 
     /// Runs a script that gives a token, within this time: none that a connection gives is behind the date at which it was made.
     pub(in crate::engines) async fn granting<T: FromRedisValue>(
-        &self,
+        self: &Arc<Self>,
         limit: Duration,
         script: &ScriptInvocation<'_>,
     ) -> Result<T, Fault> {
-        self.within(limit, self.on_a_way(Repeat::Harmless, Request::Granting(script))).await
+        Ok(self.within(limit, self.on_a_way(Repeat::Harmless, Request::Granting(script))).await?.answer)
     }
 
-    /// Runs a script behind all that was sent on a way before, within this time; on another one only if that has broken.
+    /// Runs a script behind all that was sent on a way before, within this time. Nothing, if that way has broken.
     pub(super) async fn script_behind<T: FromRedisValue>(
         &self,
-        way: &Way,
+        way: &Connected,
         limit: Duration,
         script: &ScriptInvocation<'_>,
-    ) -> Result<T, Fault> {
-        if let Some(mut connection) = way.connection.get().cloned() {
-            let sent = async { Ok(script.invoke_async(&mut connection).await) };
-            match self.within(limit, sent).await? {
-                Ok(answer) => return Ok(answer),
-                Err(error) if is_broken(&error) => {}
-                Err(error) => return Err(Fault::of(self.engine, &self.at, error)),
-            }
-        }
-        self.script(limit, Repeat::Harmless, script).await
+    ) -> Option<T> {
+        let mut connection = way.connection()?;
+        let sent = async { Ok(script.invoke_async(&mut connection).await.ok()) };
+        self.within(limit, sent).await.ok().flatten()
     }
 
     /// Runs a command, within this time.
     pub(in crate::engines) async fn command<T: FromRedisValue>(
-        &self,
+        self: &Arc<Self>,
         limit: Duration,
         command: &Cmd,
     ) -> Result<T, Fault> {
-        self.within(limit, self.on_a_way(Repeat::Harmless, Request::Command(command))).await
+        Ok(self.within(limit, self.on_a_way(Repeat::Harmless, Request::Command(command))).await?.answer)
     }
 
     /// Runs several commands with one message, within this time.
     pub(in crate::engines) async fn commands<T: FromRedisValue>(
-        &self,
+        self: &Arc<Self>,
         limit: Duration,
         commands: &Pipeline,
     ) -> Result<T, Fault> {
-        self.within(limit, self.on_a_way(Repeat::Harmless, Request::Commands(commands))).await
+        Ok(self.within(limit, self.on_a_way(Repeat::Harmless, Request::Commands(commands))).await?.answer)
     }
 
     /// Connects, if it is not connected: to see whether that can be done.
-    pub(in crate::engines) async fn reach(&self, limit: Duration) -> Result<(), Fault> {
-        let connect = async { self.connection(&self.way().1).await.map(drop) };
-        self.within(limit, connect).await
+    pub(in crate::engines) async fn reach(self: &Arc<Self>, limit: Duration) -> Result<(), Fault> {
+        self.within(limit, self.on_a_way::<()>(Repeat::Harmless, Request::Command(&redis::cmd("PING"))))
+            .await?;
+        Ok(())
     }
 
     /// A connection that hears what is published.
@@ -159,7 +208,11 @@ impl Link {
         limit: Duration,
         request: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
-        tokio::time::timeout(limit, request).await.unwrap_or_else(|_| {
+        let in_time = {
+            let _timers_of = self.own.enter();
+            tokio::time::timeout(limit, request)
+        };
+        in_time.await.unwrap_or_else(|_| {
             let message = format!(
                 "{} did not answer within {limit:?}: see whether it runs, and whether this host may reach it",
                 self.at
@@ -168,33 +221,41 @@ impl Link {
         })
     }
 
-    /// Sends a request on this runtime's connection; once more on a new one, if the old one turns out to be broken.
-    async fn on_a_way<T: FromRedisValue>(&self, repeat: Repeat, request: Request<'_>) -> Result<T, Fault> {
-        let mut is_new = false;
+    /// Sends a request on this runtime's connection; once more on a new one, if the old one turns out to be broken or to lead to a
+    /// server that has become a replica.
+    async fn on_a_way<T: FromRedisValue>(
+        self: &Arc<Self>,
+        repeat: Repeat,
+        request: Request<'_>,
+    ) -> Result<Answered<T>, Fault> {
+        let mut repeated = false;
         loop {
-            let (id, way) = self.way();
-            is_new |= !way.connection.initialized();
-            let mut connection = self.connection(&way).await?;
-            let answer = match request {
-                Request::Granting(script) => match rise(&way, &mut connection).await {
-                    Ok(()) => script.invoke_async(&mut connection).await,
-                    Err(error) => Err(error),
-                },
-                Request::Script(script) => script.invoke_async(&mut connection).await,
-                Request::Command(command) => command.query_async(&mut connection).await,
-                Request::Commands(commands) => commands.query_async(&mut connection).await,
+            let way = self.present_way();
+            let is_old = way.connection().is_some();
+            let mut connection = self.connection(&way).await.map_err(|fault| fault.after(repeated))?;
+            let sent = async {
+                if repeat == Repeat::Never && is_old && !repeated {
+                    // If the connection was closed while nobody used it, that is found out before it matters.
+                    redis::cmd("PING")
+                        .query_async::<()>(&mut connection)
+                        .await
+                        .map_err(|error| (error, true))?;
+                }
+                let safe = repeat == Repeat::Harmless;
+                request.send(&way, &mut connection).await.map_err(|error| (error, safe))
             };
-            let error = match answer {
-                Ok(answer) => return Ok(answer),
+            let (error, may_repeat) = match sent.await {
+                Ok(answer) => return Ok(Answered { answer, repeated }),
                 Err(error) => error,
             };
-            if is_broken(&error) {
-                self.forget(id, &way);
+            let is_stale = leads_nowhere(&error);
+            if is_stale {
+                self.forget(&way);
             }
-            if !is_broken(&error) || is_new || repeat == Repeat::Never {
-                return Err(Fault::of(self.engine, &self.at, error));
+            if !is_stale || !is_old || repeated || !may_repeat {
+                return Err(Fault::of(self.engine, &self.at, error).after(repeated));
             }
-            is_new = true;
+            repeated = true;
         }
     }
 
@@ -202,26 +263,36 @@ impl Link {
         self.ways.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The way on which this runtime sends.
-    pub(super) fn present_way(&self) -> Way {
-        self.way().1
+    /// The way on which this runtime sends. It begins to connect, if it is new.
+    pub(super) fn present_way(self: &Arc<Self>) -> Way {
+        self.way_of(&Handle::current())
     }
 
-    fn way(&self) -> (runtime::Id, Way) {
-        let id = Handle::current().id();
+    fn way_of(self: &Arc<Self>, runtime: &Handle) -> Way {
         let mut ways = self.ways();
-        if ways.len() >= MOST_WAYS && !ways.contains_key(&id) {
+        if let Some(way) = ways.get(&runtime.id()) {
+            return way.clone();
+        }
+        if ways.len() >= MOST_WAYS {
             // Whoever is using one still has it.
             ways.clear();
         }
-        (id, ways.entry(id).or_default().clone())
+        let (send, state) = watch::channel(State::Opening);
+        let link = self.clone();
+        // By a task of its own: whoever asked first need not go on asking.
+        runtime.spawn(async move {
+            send.send_replace(match link.connect().await {
+                Ok(connection) => State::Open(connection),
+                Err(Fault { what, error }) => State::Failed(what, super::fault::text(&error)),
+            });
+        });
+        let way = Arc::new(Connected { state, risen: AtomicBool::new(false) });
+        ways.insert(runtime.id(), way.clone());
+        way
     }
 
-    fn forget(&self, id: runtime::Id, way: &Way) {
-        let mut ways = self.ways();
-        if ways.get(&id).is_some_and(|present| Arc::ptr_eq(present, way)) {
-            ways.remove(&id);
-        }
+    fn forget(&self, way: &Way) {
+        self.ways().retain(|_, present| !Arc::ptr_eq(present, way));
     }
 
     /// Lets go of all connections.
@@ -229,13 +300,32 @@ impl Link {
         self.ways().clear();
     }
 
-    async fn connection(&self, way: &Way) -> Result<MultiplexedConnection, Fault> {
-        Ok(way.connection.get_or_try_init(|| self.connect()).await?.clone())
+    async fn connection(self: &Arc<Self>, way: &Way) -> Result<MultiplexedConnection, Fault> {
+        if let Some(connection) = way.connection() {
+            return Ok(connection);
+        }
+        let failed = match way.opened().await {
+            Some(Ok(connection)) => return Ok(connection),
+            Some(Err((what, message))) => (what, message),
+            None => {
+                // The runtime does not open connections, or does nothing any more: the client's own does it.
+                let own = self.way_of(&self.own);
+                self.ways().insert(Handle::current().id(), own.clone());
+                match own.opened().await {
+                    Some(Ok(connection)) => return Ok(connection),
+                    Some(Err((what, message))) => (what, message),
+                    None => (What::NotSent, "the client was closed".to_owned()),
+                }
+            }
+        };
+        self.forget(way);
+        let (what, message) = failed;
+        Err(Fault::not_connected(self.engine, what, message))
     }
 
     async fn connect(&self) -> Result<MultiplexedConnection, Fault> {
         let fault = |error| Fault::of(self.engine, &self.at, error);
-        // The time limit is that of the request that waits for it.
+        // The time limit is that of the requests that wait for it.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connecting.await.map_err(fault)?;
@@ -289,19 +379,44 @@ impl Link {
     }
 }
 
-/// Brings the counter of tokens up to the date, once for each connection. Whoever only looks, renews or releases has no need of it.
-async fn rise(way: &Connected, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
-    if !way.risen.initialized() {
-        scripts::RISE.key("tenure:token").invoke_async::<()>(connection).await?;
-        // Somebody else may have done it meanwhile, which is as good.
-        let _ = way.risen.set(());
+impl Connected {
+    /// The connection, if it is open.
+    fn connection(&self) -> Option<MultiplexedConnection> {
+        match &*self.state.borrow() {
+            State::Open(connection) => Some(connection.clone()),
+            State::Opening | State::Failed(..) => None,
+        }
     }
-    Ok(())
+
+    /// The connection, or why there is none; nothing, if nobody is opening it any more.
+    async fn opened(&self) -> Option<Result<MultiplexedConnection, (What, String)>> {
+        let mut state = self.state.clone();
+        let state = state.wait_for(|state| !matches!(state, State::Opening)).await.ok()?;
+        match &*state {
+            State::Open(connection) => Some(Ok(connection.clone())),
+            State::Failed(what, message) => Some(Err((*what, message.clone()))),
+            State::Opening => None,
+        }
+    }
+
+    /// Brings the counter of tokens up to the date, once for each connection. Whoever only looks, renews or releases has no need
+    /// of it.
+    async fn rise(&self, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+        if !self.risen.load(Ordering::Acquire) {
+            scripts::RISE.key("tenure:token").invoke_async::<()>(connection).await?;
+            self.risen.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
 }
 
-/// Whether nothing more comes on a connection after this.
-fn is_broken(error: &RedisError) -> bool {
-    error.is_unrecoverable_error() || error.is_io_error()
+/// Whether a connection is of no use after this: it broke, or its server has become a replica, and whoever connects anew may find the master.
+fn leads_nowhere(error: &RedisError) -> bool {
+    use redis::ErrorKind::Server;
+    let became_replica =
+        matches!(error.kind(), Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown))
+            || error.to_string().contains("READONLY");
+    became_replica || error.is_unrecoverable_error() || error.is_io_error()
 }
 
 impl fmt::Debug for Link {

@@ -1,6 +1,7 @@
 //! What can be seen of locks from outside.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,7 +21,7 @@ const STEP: usize = 500;
 
 /// What one Redis knows of a lock.
 pub(in crate::engines) async fn inspect(
-    link: &Link,
+    link: &Arc<Link>,
     limit: Duration,
     key: &str,
     name: LockName,
@@ -77,7 +78,7 @@ fn not_a_lock(kind: &str) -> Member {
 
 /// The names of the locks below a prefix that are held or waited for. It goes through all keys of the database, some at a time.
 pub(in crate::engines) async fn names(
-    link: &Link,
+    link: &Arc<Link>,
     limit: Duration,
     key_prefix: &str,
     prefix: &str,
@@ -105,7 +106,7 @@ pub(in crate::engines) async fn names(
 }
 
 /// Those keys that are locks of ours; all others may be anything, and large.
-async fn locks_among(link: &Link, limit: Duration, keys: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, Fault> {
+async fn locks_among(link: &Arc<Link>, limit: Duration, keys: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, Fault> {
     if keys.is_empty() {
         return Ok(keys);
     }

@@ -26,6 +26,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use redis::Value as Answer;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::address::{Address, Form, OWN_KEYS};
@@ -40,6 +41,7 @@ use crate::error::{
     AcquireError, BreakError, ConnectError, EngineError, InspectError, Lost, LostReason, ReleaseError,
     RememberError, RenewError, ValueError,
 };
+use crate::ids::GrantId;
 use crate::info::{LockInfo, Member};
 use crate::lease::{Term, Ttl};
 use crate::mode::{Mode, ModeSet};
@@ -58,6 +60,7 @@ pub struct RedisEngine {
     wakeups: Arc<Wakeups>,
     /// What is undone in the background.
     undoing: TaskTracker,
+    closing: CancellationToken,
 }
 
 const FORM: Form = Form {
@@ -86,7 +89,7 @@ impl RedisEngine {
         }
         let (client, at) = address.clients()?.remove(0);
         let limit = address.limit_or_default();
-        let link = Arc::new(Link::new("redis", client, at));
+        let link = Link::new("redis", client, at, context.runtime.clone());
         link.reach(limit).await.map_err(|fault| fault.error)?;
         let capabilities = Capabilities {
             modes: ModeSet::of(&[Mode::Pr, Mode::Ex]),
@@ -111,6 +114,7 @@ impl RedisEngine {
             capabilities,
             context,
             undoing: TaskTracker::new(),
+            closing: CancellationToken::new(),
         }))
     }
 
@@ -230,7 +234,9 @@ impl Engine for RedisEngine {
             let key = self.key(&grant.name)?;
             let mut script = scripts::REMEMBER.prepare_invoke();
             script.key(key).arg(grant.id.to_string()).arg(whole_ms(start.ago)).arg(whole_ms(start.window));
-            match self.link.script::<Option<i64>>(self.limit, Repeat::Never, &script).await {
+            // By which it is known if it is sent again.
+            script.arg(GrantId::random().to_string());
+            match self.link.script::<Option<i64>>(self.limit, Repeat::Harmless, &script).await {
                 Ok(Some(ago)) => match u64::try_from(ago) {
                     Ok(ago) => Ok(Remembered::Already { ago: Duration::from_millis(ago) }),
                     Err(_) => Ok(Remembered::Recorded),
@@ -287,7 +293,7 @@ impl Engine for RedisEngine {
             let key = self.key(&name)?;
             let mut script = scripts::BREAK.prepare_invoke();
             script.key(key).arg("").arg(u8::from(how == Break::Force));
-            let answer: Vec<Answer> = self.link.script(self.limit, Repeat::Harmless, &script).await?;
+            let answer: Vec<Answer> = self.link.script(self.limit, Repeat::Never, &script).await?;
             match holders(&answer) {
                 (holders, _) if holders.is_empty() => Err(BreakError::NotHeld { name }),
                 (holders, false) if how == Break::Ask => {
@@ -301,6 +307,7 @@ impl Engine for RedisEngine {
     fn close(self: Arc<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.wakeups.close();
+            self.closing.cancel();
             self.undoing.close();
             let give_up = self.now() + self.limit;
             tokio::select! {
@@ -315,6 +322,8 @@ impl Engine for RedisEngine {
 pub(in crate::engines) const ASK_ANOTHER: &str =
     "another program holds it, which does not listen to us: end that program, or break the lock by force";
 
+/// As Redis counts it: beyond some centuries, it is all the same.
 fn whole_ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+    const LONGEST: u64 = 10_000_000_000_000;
+    u64::try_from(duration.as_millis()).map_or(LONGEST, |ms| ms.min(LONGEST))
 }

@@ -4,20 +4,22 @@
 //! also looks by itself, rarely.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::fault::{Fault, What};
+use super::fault::Fault;
 use super::link::Link;
 use crate::engine::EngineContext;
 use crate::ids::GrantId;
 use crate::random;
 
-/// The longest pause before the connection is opened again.
+/// The pauses before the connection is opened again: ever longer ones.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Those of one client who wait.
@@ -29,20 +31,11 @@ pub(super) struct Wakeups {
     /// What the client is called in the queue.
     client: String,
     waiting: Mutex<HashMap<GrantId, Arc<Notify>>>,
-    state: watch::Sender<State>,
+    /// Whether the first waiter has come.
+    begun: AtomicBool,
+    /// Whether messages are heard.
+    open: AtomicBool,
     closing: CancellationToken,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum State {
-    /// Nobody has waited yet.
-    NotBegun,
-    /// It is being opened.
-    Opening,
-    /// Messages are heard.
-    Open,
-    /// It could not be opened, so often.
-    Failed { times: u32 },
 }
 
 impl Wakeups {
@@ -53,7 +46,8 @@ impl Wakeups {
             context,
             client: GrantId::random().to_string(),
             waiting: Mutex::default(),
-            state: watch::Sender::new(State::NotBegun),
+            begun: AtomicBool::new(false),
+            open: AtomicBool::new(false),
             closing: CancellationToken::new(),
         })
     }
@@ -67,30 +61,19 @@ impl Wakeups {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on, what is published for this grant wakes it. Resolves when messages are heard, or when it is known that they are not: the
-    /// waiter then looks by itself.
-    pub(super) async fn register(self: &Arc<Self>, grant: GrantId) -> Waiter {
+    /// From now on, what is published for this grant wakes it; also when messages begin to be heard, which is when it can queue.
+    pub(super) fn register(self: &Arc<Self>, grant: GrantId) -> Waiter {
         let woken = Arc::new(Notify::new());
         self.waiting().insert(grant, woken.clone());
-        let waiter = Waiter { wakeups: self.clone(), grant, woken };
-        let begun = self.state.send_if_modified(|state| {
-            let begins = *state == State::NotBegun;
-            if begins {
-                *state = State::Opening;
-            }
-            begins
-        });
-        if begun {
+        if !self.begun.swap(true, Ordering::AcqRel) {
             self.context.runtime.spawn(self.clone().listen());
         }
-        // It is never dropped before this is.
-        let _ = self.state.subscribe().wait_for(|state| *state != State::Opening).await;
-        waiter
+        Waiter { wakeups: self.clone(), grant, woken }
     }
 
     /// Whether messages are heard.
     pub(super) fn is_open(&self) -> bool {
-        *self.state.borrow() == State::Open
+        self.open.load(Ordering::Acquire)
     }
 
     /// Ends the connection, for good.
@@ -101,37 +84,37 @@ impl Wakeups {
     async fn listen(self: Arc<Self>) {
         let closing = self.closing.clone();
         closing.run_until_cancelled(self.listen_until_closed()).await;
-        self.state.send_replace(State::Failed { times: 0 });
+        self.open.store(false, Ordering::Release);
     }
 
     async fn listen_until_closed(&self) {
         let channel = format!("tenure:wake:{}", self.client);
+        let clock = &self.context.clock;
         let mut failures = 0;
         loop {
+            let began = clock.now();
             match self.link.subscribe(self.limit, &channel).await {
                 Ok(mut messages) => {
-                    failures = 0;
-                    self.state.send_replace(State::Open);
+                    self.open.store(true, Ordering::Release);
                     // What was published meanwhile, nobody has heard.
                     self.wake_all();
                     let mut heard = messages.on_message();
                     while let Some(message) = heard.next().await {
                         self.wake(message.get_payload_bytes());
                     }
-                    self.state.send_replace(State::Opening);
+                    self.open.store(false, Ordering::Release);
                 }
                 Err(Fault { what, error }) => {
-                    failures += 1;
-                    if failures == 1 {
-                        let advice = if what == What::NoAnswer { "" } else { "; waiting polls" };
+                    if failures == 0 {
+                        let advice = if what.is_silence() { "" } else { "; waiting polls" };
                         tracing::warn!(%error, "no messages from Redis{advice}");
                     }
-                    self.state.send_replace(State::Failed { times: failures });
                 }
             }
-            let pause = Duration::from_millis(50) * failures.min(40);
-            let until = self.context.clock.now() + random::jittered(pause.min(LONGEST_PAUSE));
-            self.context.clock.sleep_until(until).await;
+            // One that is closed as soon as it is open is as bad as one that does not open.
+            failures = if clock.now().since(began) > LONGEST_PAUSE { 1 } else { failures + 1 };
+            let pause = (FIRST_PAUSE * failures).min(LONGEST_PAUSE);
+            clock.sleep_until(clock.now() + random::jittered(pause)).await;
         }
     }
 

@@ -243,12 +243,12 @@ impl RedlockEngine {
 }
 
 /// Yes if it was held there.
-async fn release_once(link: &Link, key: &str, value: GrantId, limit: Duration) -> Result<Vote, Fault> {
+async fn release_once(link: &Arc<Link>, key: &str, value: GrantId, limit: Duration) -> Result<Vote, Fault> {
     let mut script = scripts::RELEASE.prepare_invoke();
     script.key(key).arg(value.to_string());
-    match link.script::<u8>(limit, Repeat::Harmless, &script).await {
-        Ok(1) => Ok(Vote::Yes(0)),
-        Ok(_) => Ok(Vote::No),
+    match link.freeing(limit, &script).await {
+        Ok(true) => Ok(Vote::Yes(0)),
+        Ok(false) => Ok(Vote::No),
         Err(fault) if fault.what == What::WrongType => Ok(Vote::No),
         Err(fault) => Err(fault),
     }

@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio_util::task::TaskTracker;
 
 use crate::engine::EngineContext;
-use crate::engines::redis::fault::{Fault, What};
+use crate::engines::redis::fault::Fault;
 use crate::engines::redis::link::Link;
 use crate::error::EngineError;
 
@@ -88,7 +88,7 @@ impl Tally {
         );
         let mut faults = self.faults;
         // If they answer and refuse, that is what is to be repaired.
-        if faults.iter().all(|fault| fault.what != What::NoAnswer) {
+        if faults.iter().all(|fault| !fault.what.is_silence()) {
             return faults.swap_remove(0).error;
         }
         EngineError::Unreachable { engine: "redlock", message, cause: None }
@@ -190,7 +190,7 @@ impl Instances {
         let mut silent = Vec::new();
         for answer in reached {
             match answer {
-                Err(fault) if fault.what != What::NoAnswer => return Err(fault.error),
+                Err(fault) if !fault.what.is_silence() => return Err(fault.error),
                 answer => silent.push(answer),
             }
         }

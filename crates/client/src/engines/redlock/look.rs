@@ -54,7 +54,7 @@ impl RedlockEngine {
             async move {
                 let mut script = scripts::BREAK.prepare_invoke();
                 script.key(key).arg("").arg(u8::from(how == Break::Force));
-                let answer: Vec<Answer> = link.script(limit, Repeat::Harmless, &script).await?;
+                let answer: Vec<Answer> = link.script(limit, Repeat::Never, &script).await?;
                 Ok(holders(&answer))
             }
         };

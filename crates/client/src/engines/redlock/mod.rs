@@ -78,7 +78,8 @@ impl RedlockEngine {
         let address = Address::parse(url, &FORM)?;
         check_hosts(&address)?;
         let links = address.clients()?.into_iter();
-        let links = links.map(|(client, at)| Arc::new(Link::new("redlock", client, at))).collect();
+        let links =
+            links.map(|(client, at)| Link::new("redlock", client, at, context.runtime.clone())).collect();
         let instances = Instances::new(links, context.clone());
         // Reaching them may take longer than a request does: names are looked up, and certificates exchanged.
         instances.reach(address.limit_or_default()).await?;

@@ -3,12 +3,12 @@
 local owner, ttl, details = string.sub(who, 34), ARGV[2], ARGV[3]
 local mode, reenters, fair, client, place_ms = string.match(ARGV[4], '^(%S+) ?(%S*) ?(%S*) ?(%S*) ?(%S*)$')
 reenters, fair = reenters == '1', fair == '1'
--- In the queue for that client; `?`: not any more, and `-`: never was.
-local queues = client ~= '' and client ~= '-' and client ~= '?'
-if client == '?' then leave_queue(grant) end
+-- Whether it may have a place in the queue, and whether it asks for one: `-` never did, and `?` would not hear whose turn it is.
+local queued = client ~= '' and client ~= '-'
+local queues = queued and client ~= '?'
 
 local function granted(token, beside_a_writer)
-  if queues then leave_queue(grant) end
+  if queued then leave_queue(grant) end
   local found = redis.call('GET', value)
   if not found then return tonumber(token) end
   local state = string.sub(found, 1, 1)
@@ -29,6 +29,7 @@ local function busy(by_ours)
     redis.call('PEXPIRE', queue, place_ms)
     redis.call('PEXPIRE', waiters, place_ms)
     place = redis.call('ZRANK', queue, grant)
+    if place % 8 == 0 then forget_last() end
   end
   return { 'busy', redis.call('PTTL', key), place, by_ours and 1 or 0 }
 end

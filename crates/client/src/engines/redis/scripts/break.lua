@@ -16,15 +16,16 @@ if is_many(held) then
 else
   broken[1] = string.match(held, '^tenure1 (%S+) %S+ %S+ EX ')
 end
--- For longer than any of them can believe without having asked.
-local left = math.max(redis.call('PTTL', key), 0) + 60000
-for _, who in ipairs(broken) do
-  local marked = redis.pcall('SET', 'tenure:break:' .. who, '1', 'PX', left)
-  -- By force it is freed also where there is no memory for the mark.
-  if marked.err and not force then return marked end
-end
+local left = redis.call('PTTL', key)
+-- First what needs no memory: once a script has changed something, Redis lets it use memory that it does not have.
 if force then
   redis.call('DEL', key, members, leases)
+elseif left > 0 then
+  redis.call('PEXPIRE', key, left)
+end
+-- For longer than any of them can believe without having asked.
+for _, who in ipairs(broken) do redis.call('SET', 'tenure:break:' .. who, '1', 'PX', math.max(left, 0) + 60000) end
+if force then
   wake()
 end
 return answer

@@ -7,14 +7,25 @@
 -- All three expire with the lease that ends last.
 local members, leases = 'tenure:members:' .. key, 'tenure:until:' .. key
 
+local function is_writer(who)
+  return string.match(redis.call('HGET', members, who) or '', '^%S+ %S+ EX ') ~= nil
+end
+
+local function any_writer()
+  for _, entry in ipairs(redis.call('HVALS', members)) do
+    if string.match(entry, '^%S+ %S+ EX ') then return true end
+  end
+  return false
+end
+
 -- Takes out those whose lease is over, and lets the rest live as long as the last of them; whether anybody is left.
 local function settle(now)
   local over = redis.call('ZRANGEBYSCORE', leases, '-inf', now)
   for _, who in ipairs(over) do
+    if is_writer(who) then doubt_value() end
     redis.call('ZREM', leases, who)
     redis.call('HDEL', members, who)
   end
-  if #over > 0 and string.sub(redis.call('GET', key) or '', 1, 15) == 'tenure1 many EX' then doubt_value() end
   local last = redis.call('ZREVRANGE', leases, 0, 0, 'WITHSCORES')[2]
   if not last then
     redis.call('DEL', key, members, leases)

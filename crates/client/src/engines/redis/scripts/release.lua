@@ -6,11 +6,12 @@ end
 if is_many(held) then
   local now = now_ms()
   local any = settle(now)
+  local wrote = any and is_writer(grant)
   freed = any and redis.call('ZREM', leases, grant) == 1
   if freed then
     redis.call('HDEL', members, grant)
+    if wrote and not any_writer() then close_value() end
     any = settle(now)
-    if not any then close_value() end
   end
   if not any then serve() end
 end
