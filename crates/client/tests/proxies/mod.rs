@@ -6,7 +6,7 @@ use tenure::contract::Network;
 use tenure_testkit::Proxy;
 
 pub(crate) struct Proxies {
-    proxies: Vec<Proxy>,
+    each: Vec<Proxy>,
     scheme: &'static str,
     options: &'static str,
 }
@@ -18,29 +18,29 @@ impl Proxies {
         scheme: &'static str,
         options: &'static str,
     ) -> Self {
-        Self { proxies: servers.into_iter().map(Proxy::to).collect(), scheme, options }
+        Self { each: servers.into_iter().map(Proxy::to).collect(), scheme, options }
     }
 }
 
 impl Network for Proxies {
     fn address(&self) -> String {
-        let hosts: Vec<_> = self.proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
+        let hosts: Vec<_> = self.each.iter().map(|proxy| proxy.addr().to_string()).collect();
         format!("{}://{}?{}", self.scheme, hosts.join(","), self.options)
     }
 
     fn cut(&self) {
-        self.proxies.iter().for_each(Proxy::cut);
+        self.each.iter().for_each(Proxy::cut);
     }
 
     fn heal(&self) {
-        self.proxies.iter().for_each(Proxy::heal);
+        self.each.iter().for_each(Proxy::heal);
     }
 
     fn sever(&self) {
-        self.proxies.iter().for_each(Proxy::sever);
+        self.each.iter().for_each(Proxy::sever);
     }
 
     fn lose_answers(&self, lost: bool) {
-        self.proxies.iter().for_each(|proxy| proxy.drop_answers(lost));
+        self.each.iter().for_each(|proxy| proxy.drop_answers(lost));
     }
 }

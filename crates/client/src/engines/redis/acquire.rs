@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use redis::{ScriptInvocation, Value as Answer};
+use redis::Value as Answer;
 use tokio_util::sync::CancellationToken;
 
-use super::entry::Details;
 use super::fault::{Fault, What};
 use super::link::{Link, Repeat, Way};
+use super::scripts::Call;
 use super::wakeups::Waiter;
 use super::{RedisEngine, milliseconds, scripts, term};
 use crate::clock::BootTime;
@@ -67,44 +67,62 @@ struct Busy {
 impl RedisEngine {
     pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
         let key = self.key(&request.name)?;
-        let details = Details::text(&request, &self.host, self.context.clock.wall(), None);
+        let details = self.ourselves.details(&request, self.context.clock.wall(), None);
+        let first = self.ask_once(&request, &key, &details, Place::None).await;
+        if let Asked { sent_at, answer: Some(Ok(Said::Granted(token, value))), .. } = first {
+            return Ok(granted(&request, sent_at, token, value));
+        }
+        // All else is rarer, and in a box of its own.
+        Box::pin(self.wait_from(first, request, key, details)).await
+    }
+
+    async fn wait_from(
+        &self,
+        first: Asked,
+        request: AcquireRequest,
+        key: String,
+        details: String,
+    ) -> Result<Granted, AcquireError> {
         let mut attempt = Attempt { key, sent_on: None, answered: true, waiter: None };
-        let answer = self.wait_with(&request, &details, &mut attempt).await;
+        let answer = self.wait_with(first, &request, &details, &mut attempt).await;
         if answer.is_err() {
             self.undo(attempt, &request).await;
         }
         answer
     }
 
+    /// Asks, until nobody waits for the answer any more: what is under way may hang on a runtime that does nothing any more.
+    async fn ask_once(&self, request: &AcquireRequest, key: &str, details: &str, place: Place) -> Asked {
+        let (sent_at, way) = (self.now(), self.link.present_way());
+        let answer = tokio::select! {
+            biased;
+            () = request.cancel.cancelled() => None,
+            answer = self.ask(self.call(request, key, details, place)) => Some(answer),
+        };
+        Asked { sent_at, way, answer }
+    }
+
     async fn wait_with(
         &self,
+        first: Asked,
         request: &AcquireRequest,
         details: &str,
         attempt: &mut Attempt,
     ) -> Result<Granted, AcquireError> {
         let mut poll = SHORTEST_POLL;
         let mut silent_since: Option<BootTime> = None;
+        let mut place = Place::None;
+        let mut asked = first;
         loop {
-            let sent_at = self.now();
-            let place = match &attempt.waiter {
-                None => Place::None,
-                Some(_) if self.wakeups.is_open() => Place::Kept,
-                Some(_) => Place::Deaf,
-            };
-            let way = self.link.present_way();
-            let answer = tokio::select! {
-                biased;
-                // What is under way may hang on a runtime that does nothing any more.
-                () = request.cancel.cancelled() => {
-                    attempt.sent_on = Some(way);
-                    return Err(request.not_got());
-                }
-                answer = self.ask(request, &attempt.key, details, place) => answer,
+            let Asked { sent_at, way, answer } = asked;
+            let Some(answer) = answer else {
+                attempt.sent_on = Some(way);
+                return Err(request.not_got());
             };
             attempt.answered = answer.is_ok();
             let pause = match answer {
                 Ok(Said::Granted(token, value)) => {
-                    return Ok(Granted::new(Some(token), term(sent_at, request.ttl)).with_value(value));
+                    return Ok(granted(request, sent_at, token, value));
                 }
                 Ok(Said::Held(held)) => {
                     let (name, asked) = (request.name.clone(), request.mode);
@@ -131,27 +149,23 @@ impl RedisEngine {
             if request.wait.is_over(self.now()) {
                 return Err(request.not_got());
             }
-            let Some(waiter) = &attempt.waiter else {
+            if let Some(waiter) = &attempt.waiter {
+                let look_again = request.wait.or_at(self.now() + pause);
+                tokio::select! {
+                    () = request.cancel.cancelled() => return Err(request.not_got()),
+                    () = waiter.woken() => {}
+                    () = self.context.clock.sleep_until(look_again) => {}
+                }
+            } else {
                 // From now on in the queue; but it may have been freed before that.
                 attempt.waiter = Some(self.wakeups.register(request.grant));
-                continue;
-            };
-            let look_again = request.wait.or_at(self.now() + pause);
-            tokio::select! {
-                () = request.cancel.cancelled() => return Err(request.not_got()),
-                () = waiter.woken() => {}
-                () = self.context.clock.sleep_until(look_again) => {}
             }
+            place = if self.wakeups.is_open() { Place::Kept } else { Place::Deaf };
+            asked = self.ask_once(request, &attempt.key, details, place).await;
         }
     }
 
-    async fn ask(
-        &self,
-        request: &AcquireRequest,
-        key: &str,
-        details: &str,
-        place: Place,
-    ) -> Result<Said, Fault> {
+    fn call(&self, request: &AcquireRequest, key: &str, details: &str, place: Place) -> Call {
         let (reenters, fair) = (u8::from(request.reenter), u8::from(self.address.fair));
         let client = match place {
             Place::None => "-",
@@ -163,8 +177,12 @@ impl RedisEngine {
             (mode, ..) => format!("{mode} {reenters} {fair} {client} {}", PLACE_KEPT.as_millis()),
         };
         let who = format!("{} {}", request.grant, request.owner);
-        let mut script = scripts::ACQUIRE.prepare_invoke();
-        script.key(key).arg(who).arg(milliseconds(request.ttl)).arg(details).arg(how);
+        let mut script = Call::new(&scripts::ACQUIRE, key);
+        script.arg(who).arg(milliseconds(request.ttl)).arg(details).arg(how);
+        script
+    }
+
+    async fn ask(&self, script: Call) -> Result<Said, Fault> {
         let answer: Answer = self.link.granting(self.limit, &script).await?;
         Said::read(&answer).ok_or_else(|| {
             let message = format!("{} gave an answer that is none: {answer:?}", self.link.at());
@@ -174,8 +192,8 @@ impl RedisEngine {
 
     /// Frees what a grant holds, and takes it out of the queue; whether it held.
     pub(super) async fn let_go(&self, key: &str, grant: GrantId) -> Result<bool, Fault> {
-        let mut script = scripts::RELEASE.prepare_invoke();
-        script.key(key).arg(grant.to_string());
+        let mut script = Call::new(&scripts::RELEASE, key);
+        script.arg(grant.to_string());
         match self.link.freeing(self.limit, &script).await {
             // What stands there now is no lock, so this grant does not hold.
             Err(fault) if fault.what == What::WrongType => Ok(false),
@@ -210,6 +228,18 @@ impl RedisEngine {
     }
 }
 
+fn granted(request: &AcquireRequest, sent_at: BootTime, token: FencingToken, value: Value) -> Granted {
+    Granted::new(Some(token), term(sent_at, request.ttl)).with_value(value)
+}
+
+/// What was heard of a request: nothing, if nobody waits for the answer any more.
+struct Asked {
+    sent_at: BootTime,
+    /// On which way it was sent.
+    way: Way,
+    answer: Option<Result<Said, Fault>>,
+}
+
 /// What has been done for a request so far.
 struct Attempt {
     key: String,
@@ -232,9 +262,9 @@ struct Undo {
 }
 
 impl Undo {
-    fn script(&self) -> ScriptInvocation<'static> {
-        let mut script = scripts::RELEASE.prepare_invoke();
-        script.key(&self.key).arg(self.grant.to_string());
+    fn script(&self) -> Call {
+        let mut script = Call::new(&scripts::RELEASE, &self.key);
+        script.arg(self.grant.to_string());
         script
     }
 

@@ -96,9 +96,11 @@ impl Address {
         };
         for (option, value) in &url.options {
             if !form.options.contains(&option.as_str()) {
+                // It may be the end of a password with a `?` in it.
+                let option = if option.contains('@') { "…" } else { option };
                 return Err(UrlError::UnknownOption {
                     engine: form.engine,
-                    option: option.clone(),
+                    option: option.to_owned(),
                     known: form.known,
                 });
             }
@@ -318,7 +320,8 @@ mod tests {
             ("redis://h:0", "a host and a port"),
             ("redis://me:secret@h:x", "a host and a port"),
             ("redis://me:secret", "a host and a port"),
-            ("redis://me:abc?secret@h", "no option"),
+            ("redis://me:abc?secret@h", "a host and a port"),
+            ("redis://me?secret@h", "no option"),
             ("redis://:abc/secret=@h:6379", "%2F"),
             ("redis://me:secret@h/one", "not the number"),
             ("redis://h?fair=perhaps", "`true` or `false`"),

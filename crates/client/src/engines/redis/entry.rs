@@ -1,9 +1,10 @@
 //! Who holds and who waits, as text: what the scripts write into keys, hashes and queues.
 
+use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
 use redis::Value as Answer;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::engine::AcquireRequest;
@@ -13,53 +14,62 @@ use crate::mode::Mode;
 use crate::token::FencingToken;
 
 /// What is told of a holder or waiter to those who look.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(in crate::engines) struct Details {
-    #[serde(skip_serializing_if = "Option::is_none")]
+#[derive(Debug, Default, Deserialize)]
+struct Details {
     label: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     since_ms: Option<u64>,
     /// The grant, where the text is not known by it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     grant: Option<GrantId>,
 }
 
-impl Details {
-    /// Of a request, as text.
-    pub(in crate::engines) fn text(
+/// Who this process is, to those who look: what is the same for all of its locks.
+#[derive(Debug)]
+pub(in crate::engines) struct Ourselves(String);
+
+impl Ourselves {
+    pub(in crate::engines) fn new() -> Self {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Self(format!(r#""host":{},"pid":{}"#, json(&host), std::process::id()))
+    }
+
+    /// The details of a request, with its grant if the text is not known by it. Put together by hand, since it is done for every lock.
+    pub(in crate::engines) fn details(
+        &self,
         request: &AcquireRequest,
-        host: &str,
         now: SystemTime,
         grant: Option<GrantId>,
     ) -> String {
         let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let details = Self {
-            label: request.label.as_deref().map(str::to_owned),
-            host: Some(host.to_owned()),
-            pid: Some(std::process::id()),
-            since_ms: u64::try_from(since.as_millis()).ok(),
-            grant,
-        };
-        serde_json::to_string(&details).expect("strings and numbers can be written as JSON")
+        let mut text = format!(r#"{{{},"since_ms":{}"#, self.0, since.as_millis());
+        if let Some(label) = &request.label {
+            let _ = write!(text, r#","label":{}"#, json(label));
+        }
+        if let Some(grant) = grant {
+            let _ = write!(text, r#","grant":"{grant}""#);
+        }
+        text.push('}');
+        text
     }
+}
+
+fn json(text: &str) -> String {
+    serde_json::to_string(text).expect("a text can be written as JSON")
 }
 
 /// The text in a lock's key.
 #[derive(Debug)]
 pub(in crate::engines) enum Held {
     /// One holds it.
-    ByOne(Member),
+    One(Member),
     /// Several do: they are listed elsewhere.
-    ByMany {
+    Many {
         /// In which mode.
         mode: Mode,
     },
     /// One that is not ours.
-    ByAnother(Member),
+    Another(Member),
 }
 
 /// What the text of a lock begins with, before the id of its grant.
@@ -67,16 +77,16 @@ const OURS: &str = "tenure1 ";
 
 impl Held {
     pub(in crate::engines) fn parse(text: &[u8]) -> Self {
-        Self::ours(text).unwrap_or_else(|| Self::ByAnother(another(text)))
+        Self::ours(text).unwrap_or_else(|| Self::Another(another(text)))
     }
 
     fn ours(text: &[u8]) -> Option<Self> {
         let text = str::from_utf8(text).ok()?.strip_prefix(OURS)?;
         if let Some(many) = text.strip_prefix("many ") {
-            return Some(Self::ByMany { mode: many.split(' ').next()?.parse().ok()? });
+            return Some(Self::Many { mode: many.split(' ').next()?.parse().ok()? });
         }
         let (grant, entry) = text.split_once(' ')?;
-        Some(Self::ByOne(holder(grant.parse().ok()?, entry)?))
+        Some(Self::One(holder(grant.parse().ok()?, entry)?))
     }
 
     /// Whether a text is that of a lock of ours, by its beginning.
@@ -150,16 +160,14 @@ mod tests {
         request.label = Some("the \"holder\"\nof it".into());
         let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_234_567);
         let value = GrantId::random();
-        let text = text_of(&request, value, &Details::text(&request, "host", now, Some(request.grant)));
-        let Held::ByOne(member) = Held::parse(text.as_bytes()) else { panic!("{text}") };
+        let text = text_of(&request, value, &Ourselves::new().details(&request, now, Some(request.grant)));
+        let Held::One(member) = Held::parse(text.as_bytes()) else { panic!("{text}") };
         assert_eq!((member.grant, member.owner, member.mode), (request.grant, request.owner, Mode::Ex));
         assert_eq!((member.token, member.since, member.pid), (None, Some(now), Some(std::process::id())));
-        assert_eq!(
-            (member.label.as_deref(), member.host.as_deref()),
-            (Some("the \"holder\"\nof it"), Some("host"))
-        );
+        assert_eq!(member.label.as_deref(), Some("the \"holder\"\nof it"));
+        assert!(member.host.is_some());
         let with_token = text.replacen(" - EX", " 1800000000000000 EX", 1);
-        let Held::ByOne(member) = Held::parse(with_token.as_bytes()) else { panic!("{with_token}") };
+        let Held::One(member) = Held::parse(with_token.as_bytes()) else { panic!("{with_token}") };
         assert_eq!(member.token, Some(FencingToken::new(1_800_000_000_000_000)));
     }
 
@@ -173,12 +181,11 @@ mod tests {
             b"tenure1 many XX - -",
             b"\xff\x00",
         ] {
-            let (Held::ByAnother(one), Held::ByAnother(again)) = (Held::parse(text), Held::parse(text))
-            else {
+            let (Held::Another(one), Held::Another(again)) = (Held::parse(text), Held::parse(text)) else {
                 panic!("{text:?}")
             };
             assert_eq!(one, again, "the same lock is the same holder");
         }
-        assert!(matches!(Held::parse(b"tenure1 many PR - -"), Held::ByMany { mode: Mode::Pr }));
+        assert!(matches!(Held::parse(b"tenure1 many PR - -"), Held::Many { mode: Mode::Pr }));
     }
 }

@@ -13,16 +13,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, ScriptInvocation,
-    ServerErrorKind,
-};
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, ServerErrorKind};
 use tokio::runtime::{self, Handle};
 use tokio::sync::watch;
 
 use super::fault::{CLUSTER, Fault, What};
-use super::scripts;
+use super::scripts::{self, Call};
 
 /// More runtimes than an application has at once. Beyond that, connections of runtimes that have ended are let go of.
 const MOST_WAYS: usize = 16;
@@ -60,9 +58,9 @@ enum State {
 /// What can be sent.
 #[derive(Clone, Copy)]
 enum Request<'a> {
-    Script(&'a ScriptInvocation<'a>),
+    Script(&'a Call),
     /// One that gives a token.
-    Granting(&'a ScriptInvocation<'a>),
+    Granting(&'a Call),
     Command(&'a Cmd),
     Commands(&'a Pipeline),
 }
@@ -75,10 +73,12 @@ impl Request<'_> {
     ) -> Result<T, RedisError> {
         match self {
             Request::Granting(script) => {
-                way.rise(connection).await?;
-                script.invoke_async(connection).await
+                if !way.risen.load(Ordering::Acquire) {
+                    Box::pin(way.rise(connection)).await?;
+                }
+                script.send(connection).await
             }
-            Request::Script(script) => script.invoke_async(connection).await,
+            Request::Script(script) => script.send(connection).await,
             Request::Command(command) => command.query_async(connection).await,
             Request::Commands(commands) => commands.query_async(connection).await,
         }
@@ -125,7 +125,7 @@ impl Link {
         self: &Arc<Self>,
         limit: Duration,
         repeat: Repeat,
-        script: &ScriptInvocation<'_>,
+        script: &Call,
     ) -> Result<T, Fault> {
         Ok(self.within(limit, self.on_a_way(repeat, Request::Script(script))).await?.answer)
     }
@@ -135,7 +135,7 @@ impl Link {
     pub(in crate::engines) async fn freeing(
         self: &Arc<Self>,
         limit: Duration,
-        script: &ScriptInvocation<'_>,
+        script: &Call,
     ) -> Result<bool, Fault> {
         let request = self.on_a_way::<u8>(Repeat::Harmless, Request::Script(script));
         let Answered { answer, repeated } = self.within(limit, request).await?;
@@ -146,7 +146,7 @@ impl Link {
     pub(in crate::engines) async fn granting<T: FromRedisValue>(
         self: &Arc<Self>,
         limit: Duration,
-        script: &ScriptInvocation<'_>,
+        script: &Call,
     ) -> Result<T, Fault> {
         Ok(self.within(limit, self.on_a_way(Repeat::Harmless, Request::Granting(script))).await?.answer)
     }
@@ -156,10 +156,10 @@ impl Link {
         &self,
         way: &Connected,
         limit: Duration,
-        script: &ScriptInvocation<'_>,
+        script: &Call,
     ) -> Option<T> {
         let mut connection = way.connection()?;
-        let sent = async { Ok(script.invoke_async(&mut connection).await.ok()) };
+        let sent = async { Ok(script.send(&mut connection).await.ok()) };
         self.within(limit, sent).await.ok().flatten()
     }
 
@@ -203,21 +203,22 @@ impl Link {
         self.within(limit, connect).await
     }
 
-    async fn within<T>(
+    /// What does not answer in this time does not answer. A future that is put together and not an `async fn`, which would keep the
+    /// request twice.
+    fn within<T>(
         &self,
         limit: Duration,
         request: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<T, Fault> {
-        let in_time = {
-            let _timers_of = self.own.enter();
-            tokio::time::timeout(limit, request)
-        };
-        in_time.await.unwrap_or_else(|_| {
-            let message = format!(
-                "{} did not answer within {limit:?}: see whether it runs, and whether this host may reach it",
-                self.at
-            );
-            Err(Fault::no_answer(self.engine, message, None))
+    ) -> impl Future<Output = Result<T, Fault>> {
+        let _timers_of = self.own.enter();
+        tokio::time::timeout(limit, request).map(move |in_time| {
+            in_time.unwrap_or_else(|_| {
+                let message = format!(
+                    "{} did not answer within {limit:?}: see whether it runs, and whether this host may reach it",
+                    self.at
+                );
+                Err(Fault::no_answer(self.engine, message, None))
+            })
         })
     }
 
@@ -228,34 +229,47 @@ impl Link {
         repeat: Repeat,
         request: Request<'_>,
     ) -> Result<Answered<T>, Fault> {
-        let mut repeated = false;
-        loop {
-            let way = self.present_way();
-            let is_old = way.connection().is_some();
-            let mut connection = self.connection(&way).await.map_err(|fault| fault.after(repeated))?;
-            let sent = async {
-                if repeat == Repeat::Never && is_old && !repeated {
-                    // If the connection was closed while nobody used it, that is found out before it matters.
-                    redis::cmd("PING")
-                        .query_async::<()>(&mut connection)
-                        .await
-                        .map_err(|error| (error, true))?;
-                }
-                let safe = repeat == Repeat::Harmless;
-                request.send(&way, &mut connection).await.map_err(|error| (error, safe))
-            };
-            let (error, may_repeat) = match sent.await {
-                Ok(answer) => return Ok(Answered { answer, repeated }),
-                Err(error) => error,
-            };
-            let is_stale = leads_nowhere(&error);
-            if is_stale {
+        // What is rare is in boxes of its own: this is done for every lock, and what is small is quickly allocated.
+        let way = self.present_way();
+        let Some(mut connection) = way.connection() else {
+            return Box::pin(self.on_a_new_way(way, request, false)).await;
+        };
+        if repeat == Repeat::Never
+            && let Err(error) = Box::pin(redis::cmd("PING").query_async::<()>(&mut connection)).await
+            && leads_nowhere(&error)
+        {
+            // It was closed while nobody used it, and that is found out before it matters.
+            self.forget(&way);
+            return Box::pin(self.on_a_new_way(self.present_way(), request, false)).await;
+        }
+        match request.send(&way, &mut connection).await {
+            Ok(answer) => Ok(Answered { answer, repeated: false }),
+            Err(error) if leads_nowhere(&error) => {
                 self.forget(&way);
+                if repeat == Repeat::Never {
+                    return Err(Fault::of(self.engine, &self.at, error));
+                }
+                Box::pin(self.on_a_new_way(self.present_way(), request, true)).await
             }
-            if !is_stale || !is_old || repeated || !may_repeat {
-                return Err(Fault::of(self.engine, &self.at, error).after(repeated));
+            Err(error) => Err(Fault::of(self.engine, &self.at, error)),
+        }
+    }
+
+    async fn on_a_new_way<T: FromRedisValue>(
+        self: &Arc<Self>,
+        way: Way,
+        request: Request<'_>,
+        repeated: bool,
+    ) -> Result<Answered<T>, Fault> {
+        let mut connection = self.connection(&way).await.map_err(|fault| fault.after(repeated))?;
+        match request.send(&way, &mut connection).await {
+            Ok(answer) => Ok(Answered { answer, repeated }),
+            Err(error) => {
+                if leads_nowhere(&error) {
+                    self.forget(&way);
+                }
+                Err(Fault::of(self.engine, &self.at, error).after(repeated))
             }
-            repeated = true;
         }
     }
 
@@ -301,9 +315,6 @@ impl Link {
     }
 
     async fn connection(self: &Arc<Self>, way: &Way) -> Result<MultiplexedConnection, Fault> {
-        if let Some(connection) = way.connection() {
-            return Ok(connection);
-        }
         let failed = match way.opened().await {
             Some(Ok(connection)) => return Ok(connection),
             Some(Err((what, message))) => (what, message),
@@ -402,10 +413,8 @@ impl Connected {
     /// Brings the counter of tokens up to the date, once for each connection. Whoever only looks, renews or releases has no need
     /// of it.
     async fn rise(&self, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
-        if !self.risen.load(Ordering::Acquire) {
-            scripts::RISE.key("tenure:token").invoke_async::<()>(connection).await?;
-            self.risen.store(true, Ordering::Release);
-        }
+        Call::new(&scripts::RISE, "tenure:token").send::<()>(connection).await?;
+        self.risen.store(true, Ordering::Release);
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use redis::Value as Answer;
 use super::entry::{self, Held};
 use super::fault::Fault;
 use super::link::{Link, Repeat};
-use super::scripts;
+use super::scripts::{self, Call};
 use crate::info::{LockInfo, Member};
 use crate::mode::Mode;
 use crate::name::LockName;
@@ -26,21 +26,21 @@ pub(in crate::engines) async fn inspect(
     key: &str,
     name: LockName,
 ) -> Result<LockInfo, Fault> {
-    let answer: Vec<Answer> = link.script(limit, Repeat::Harmless, scripts::LOOK.key(key).arg("")).await?;
+    let answer: Vec<Answer> = link.script(limit, Repeat::Harmless, &Call::new(&scripts::LOOK, key)).await?;
     let mut info = LockInfo::free(name);
     let [kind, held, value, members, waiting] = answer.as_slice() else { return Ok(info) };
     let mut written_to = false;
     match (kind, held) {
         (_, Answer::BulkString(text)) => match Held::parse(text) {
-            Held::ByOne(member) => {
+            Held::One(member) => {
                 written_to = true;
                 info.holders.push(member);
             }
-            Held::ByMany { mode } => {
+            Held::Many { mode } => {
                 written_to = mode == Mode::Ex;
                 info.holders = pairs(members, entry::holder);
             }
-            Held::ByAnother(member) => info.holders.push(member),
+            Held::Another(member) => info.holders.push(member),
         },
         (Answer::SimpleString(kind), _) if kind != "none" => {
             info.holders.push(not_a_lock(kind));
@@ -53,11 +53,11 @@ pub(in crate::engines) async fn inspect(
     info.holders.sort_by_key(|member| member.since);
     info.waiters = pairs(waiting, entry::waiter);
     info.last_token = info.holders.iter().filter_map(|member| member.token).max();
-    if let Answer::BulkString(value) = value {
-        if let Some((state, bytes)) = value.split_first() {
-            let in_doubt = matches!(state, b'd' | b'D') || (*state == b'o' && !written_to);
-            info.value = Value { bytes: Bytes::copy_from_slice(bytes), in_doubt };
-        }
+    if let Answer::BulkString(value) = value
+        && let Some((state, bytes)) = value.split_first()
+    {
+        let in_doubt = matches!(state, b'd' | b'D') || (*state == b'o' && !written_to);
+        info.value = Value { bytes: Bytes::copy_from_slice(bytes), in_doubt };
     }
     Ok(info)
 }
@@ -71,7 +71,7 @@ fn pairs(answer: &Answer, read: impl Fn(crate::GrantId, &str) -> Option<Member>)
 
 /// Something else than a lock stands where the lock would be.
 fn not_a_lock(kind: &str) -> Member {
-    let Held::ByAnother(mut member) = Held::parse(kind.as_bytes()) else { unreachable!("a type is no lock") };
+    let Held::Another(mut member) = Held::parse(kind.as_bytes()) else { unreachable!("a type is no lock") };
     member.label = Some(format!("no lock, but a {kind} of another program"));
     member
 }

@@ -30,9 +30,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::address::{Address, Form, OWN_KEYS};
-use self::entry::Held;
+use self::entry::{Held, Ourselves};
 use self::fault::What;
 use self::link::{Link, Repeat};
+use self::scripts::Call;
 use self::wakeups::Wakeups;
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
@@ -54,7 +55,7 @@ pub struct RedisEngine {
     address: Address,
     link: Arc<Link>,
     limit: Duration,
-    host: String,
+    ourselves: Ourselves,
     capabilities: Capabilities,
     context: EngineContext,
     wakeups: Arc<Wakeups>,
@@ -110,7 +111,7 @@ impl RedisEngine {
             address,
             link,
             limit,
-            host: host_name(),
+            ourselves: Ourselves::new(),
             capabilities,
             context,
             undoing: TaskTracker::new(),
@@ -131,9 +132,9 @@ impl RedisEngine {
 pub(in crate::engines) fn holders(answer: &[Answer]) -> (Vec<Member>, bool) {
     match answer.split_first() {
         Some((Answer::BulkString(text), rest)) => match Held::parse(text) {
-            Held::ByOne(member) => (vec![member], true),
-            Held::ByMany { .. } => (entry::all(rest, entry::holder), true),
-            Held::ByAnother(member) => (vec![member], false),
+            Held::One(member) => (vec![member], true),
+            Held::Many { .. } => (entry::all(rest, entry::holder), true),
+            Held::Another(member) => (vec![member], false),
         },
         _ => (Vec::new(), true),
     }
@@ -153,10 +154,6 @@ pub(in crate::engines) fn key(
         return Err(EngineError::Refused { engine, message, cause: None });
     }
     Ok(key)
-}
-
-pub(in crate::engines) fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// A ttl as Redis counts it.
@@ -189,8 +186,8 @@ impl Engine for RedisEngine {
         Box::pin(async move {
             let key = self.key(&grant.name)?;
             let sent_at = self.now();
-            let mut script = scripts::RENEW.prepare_invoke();
-            script.key(key).arg(grant.id.to_string()).arg(milliseconds(grant.ttl));
+            let mut script = Call::new(&scripts::RENEW, &key);
+            script.arg(grant.id.to_string()).arg(milliseconds(grant.ttl));
             match self.link.script(self.limit, Repeat::Harmless, &script).await {
                 Ok(1) => Ok(term(sent_at, grant.ttl)),
                 Ok(2) => Err(RenewError::Lost(LostReason::Broken)),
@@ -215,8 +212,8 @@ impl Engine for RedisEngine {
     fn set_value(self: Arc<Self>, grant: Grant, bytes: Bytes) -> BoxFuture<'static, Result<(), ValueError>> {
         Box::pin(async move {
             let key = self.key(&grant.name)?;
-            let mut script = scripts::SET_VALUE.prepare_invoke();
-            script.key(key).arg(grant.id.to_string()).arg(&*bytes);
+            let mut script = Call::new(&scripts::SET_VALUE, &key);
+            script.arg(grant.id.to_string()).arg(&*bytes);
             match self.link.script(self.limit, Repeat::Harmless, &script).await {
                 Ok(1) => Ok(()),
                 Ok(_) => Err(Lost { name: grant.name, reason: LostReason::Forgotten }.into()),
@@ -232,8 +229,8 @@ impl Engine for RedisEngine {
     ) -> BoxFuture<'static, Result<Remembered, RememberError>> {
         Box::pin(async move {
             let key = self.key(&grant.name)?;
-            let mut script = scripts::REMEMBER.prepare_invoke();
-            script.key(key).arg(grant.id.to_string()).arg(whole_ms(start.ago)).arg(whole_ms(start.window));
+            let mut script = Call::new(&scripts::REMEMBER, &key);
+            script.arg(grant.id.to_string()).arg(whole_ms(start.ago)).arg(whole_ms(start.window));
             // By which it is known if it is sent again.
             script.arg(GrantId::random().to_string());
             match self.link.script::<Option<i64>>(self.limit, Repeat::Harmless, &script).await {
@@ -254,7 +251,7 @@ impl Engine for RedisEngine {
     ) -> BoxFuture<'static, Result<Option<Duration>, InspectError>> {
         Box::pin(async move {
             let key = self.key(&name)?;
-            let script = scripts::RECALL.key(key);
+            let script = Call::new(&scripts::RECALL, &key);
             let ago: Option<u64> = self.link.script(self.limit, Repeat::Harmless, &script).await?;
             Ok(ago.map(Duration::from_millis).filter(|ago| *ago < window))
         })
@@ -273,8 +270,8 @@ impl Engine for RedisEngine {
             let names: Vec<_> = names.into_iter().collect();
             let mut locks = Vec::new();
             for some in names.chunks(TOGETHER) {
-                let looks = some.iter().map(|name| self.clone().inspect(name.clone()));
-                for looked in join_all(looks).await {
+                let asked = some.iter().map(|name| self.clone().inspect(name.clone()));
+                for looked in join_all(asked).await {
                     locks.push(looked?);
                 }
             }
@@ -291,8 +288,8 @@ impl Engine for RedisEngine {
     ) -> BoxFuture<'static, Result<Vec<Member>, BreakError>> {
         Box::pin(async move {
             let key = self.key(&name)?;
-            let mut script = scripts::BREAK.prepare_invoke();
-            script.key(key).arg("").arg(u8::from(how == Break::Force));
+            let mut script = Call::new(&scripts::BREAK, &key);
+            script.arg("").arg(u8::from(how == Break::Force));
             let answer: Vec<Answer> = self.link.script(self.limit, Repeat::Never, &script).await?;
             match holders(&answer) {
                 (holders, _) if holders.is_empty() => Err(BreakError::NotHeld { name }),

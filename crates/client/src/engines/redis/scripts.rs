@@ -3,7 +3,47 @@
 
 use std::sync::LazyLock;
 
-use redis::Script;
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisResult, Script, ServerErrorKind, ToRedisArgs};
+
+/// A script, on a key, with its arguments.
+pub(in crate::engines) struct Call {
+    script: &'static Script,
+    command: Cmd,
+}
+
+impl Call {
+    pub(in crate::engines) fn new(script: &'static Script, key: &str) -> Self {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(script.get_hash()).arg(1).arg(key);
+        Self { script, command }
+    }
+
+    pub(in crate::engines) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
+        self.command.arg(argument);
+        self
+    }
+
+    pub(super) async fn send<T: FromRedisValue>(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> RedisResult<T> {
+        match self.command.query_async(connection).await {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                Box::pin(self.load_and_send(connection)).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn load_and_send<T: FromRedisValue>(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> RedisResult<T> {
+        self.script.load_async(connection).await?;
+        self.command.query_async(connection).await
+    }
+}
 
 /// One script from its parts, each of which defines what those after it use.
 macro_rules! script {

@@ -10,10 +10,11 @@ use super::instances::{Late, Tally, Vote};
 use super::{Holding, RedlockEngine};
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Granted};
-use crate::engines::redis::entry::{Details, text_of};
+use crate::engines::redis::entry::text_of;
 use crate::engines::redis::fault::{Fault, What};
 use crate::engines::redis::link::{Link, Repeat};
-use crate::engines::redis::{milliseconds, scripts, term};
+use crate::engines::redis::scripts::{self, Call};
+use crate::engines::redis::{milliseconds, term};
 use crate::error::{AcquireError, EngineError, RenewError};
 use crate::ids::GrantId;
 use crate::lease::Ttl;
@@ -34,7 +35,7 @@ enum NotGot {
 impl RedlockEngine {
     pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
         let key = self.key(&request.name)?;
-        let details = Details::text(&request, &self.host, self.context.clock.wall(), Some(request.grant));
+        let details = self.ourselves.details(&request, self.context.clock.wall(), Some(request.grant));
         if let Some(granted) = self.already_held(&key, &request).await? {
             return Ok(granted);
         }
@@ -118,8 +119,8 @@ impl RedlockEngine {
             let ttl_ms = milliseconds(ttl);
             async move {
                 if fencing {
-                    let mut script = scripts::REDLOCK_VOTE.prepare_invoke();
-                    script.key(key).arg(id).arg(text).arg(ttl_ms);
+                    let mut script = Call::new(&scripts::REDLOCK_VOTE, &key);
+                    script.arg(id).arg(text).arg(ttl_ms);
                     let counter: i64 = link.script(limit, Repeat::Harmless, &script).await?;
                     return Ok(u64::try_from(counter).map_or(Vote::No, Vote::Yes));
                 }
@@ -160,8 +161,8 @@ impl RedlockEngine {
         let ask = |link: Arc<Link>| {
             let (key, id) = (key.to_owned(), value.to_string());
             async move {
-                let mut script = scripts::REDLOCK_FENCE.prepare_invoke();
-                script.key(key).arg(id).arg(token);
+                let mut script = Call::new(&scripts::REDLOCK_FENCE, &key);
+                script.arg(id).arg(token);
                 let accepted: u8 = link.script(limit, Repeat::Harmless, &script).await?;
                 Ok(if accepted == 1 { Vote::Yes(0) } else { Vote::No })
             }
@@ -244,8 +245,8 @@ impl RedlockEngine {
 
 /// Yes if it was held there.
 async fn release_once(link: &Arc<Link>, key: &str, value: GrantId, limit: Duration) -> Result<Vote, Fault> {
-    let mut script = scripts::RELEASE.prepare_invoke();
-    script.key(key).arg(value.to_string());
+    let mut script = Call::new(&scripts::RELEASE, key);
+    script.arg(value.to_string());
     match link.freeing(limit, &script).await {
         Ok(true) => Ok(Vote::Yes(0)),
         Ok(false) => Ok(Vote::No),

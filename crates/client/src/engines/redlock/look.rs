@@ -9,8 +9,9 @@ use redis::Value as Answer;
 use super::RedlockEngine;
 use crate::engine::Break;
 use crate::engines::redis::link::{Link, Repeat};
-use crate::engines::redis::{ASK_ANOTHER, TOGETHER, holders, look, scripts};
-use crate::error::{BreakError, EngineError, InspectError};
+use crate::engines::redis::scripts::{self, Call};
+use crate::engines::redis::{ASK_ANOTHER, TOGETHER, holders, look};
+use crate::error::{BreakError, InspectError};
 use crate::ids::GrantId;
 use crate::info::{LockInfo, Member};
 use crate::name::LockName;
@@ -52,14 +53,13 @@ impl RedlockEngine {
         let ask = |link: Arc<Link>| {
             let key = key.clone();
             async move {
-                let mut script = scripts::BREAK.prepare_invoke();
-                script.key(key).arg("").arg(u8::from(how == Break::Force));
+                let mut script = Call::new(&scripts::BREAK, &key);
+                script.arg("").arg(u8::from(how == Break::Force));
                 let answer: Vec<Answer> = link.script(limit, Repeat::Never, &script).await?;
                 Ok(holders(&answer))
             }
         };
-        let seen: Vec<_> =
-            self.instances.majority_of(self.instances.ask_all(ask).await).map_err(EngineError::from)?;
+        let seen: Vec<_> = self.instances.majority_of(self.instances.ask_all(ask).await)?;
         let all_ours = seen.iter().all(|(_, ours)| *ours);
         let holders = self.held_by_majority(seen.into_iter().flat_map(|(holders, _)| holders));
         match how {

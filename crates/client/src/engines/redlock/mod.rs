@@ -24,9 +24,11 @@ use futures_util::future::BoxFuture;
 
 use self::instances::{Instances, Tally, Vote};
 use super::redis::address::{Address, Form};
+use super::redis::entry::Ourselves;
 use super::redis::fault::What;
 use super::redis::link::{Link, Repeat};
-use super::redis::{host_name, key, milliseconds, scripts, term};
+use super::redis::scripts::{self, Call};
+use super::redis::{key, milliseconds, term};
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted};
 use crate::error::{
@@ -44,7 +46,7 @@ use crate::url::{EngineUrl, UrlError};
 pub struct RedlockEngine {
     address: Address,
     instances: Instances,
-    host: String,
+    ourselves: Ourselves,
     capabilities: Capabilities,
     context: EngineContext,
     held: Mutex<HashMap<GrantId, Arc<Holding>>>,
@@ -91,8 +93,8 @@ impl RedlockEngine {
             reach: Reach::Network,
             ..Capabilities::minimal("redlock", if address.fencing { "majority, fencing" } else { "majority" })
         };
-        let host = host_name();
-        Ok(Arc::new(Self { address, instances, host, capabilities, context, held: Mutex::default() }))
+        let ourselves = Ourselves::new();
+        Ok(Arc::new(Self { address, instances, ourselves, capabilities, context, held: Mutex::default() }))
     }
 
     fn key(&self, name: &LockName) -> Result<String, EngineError> {
@@ -123,8 +125,8 @@ impl RedlockEngine {
         let ask = |link: Arc<Link>| {
             let (key, id, ttl_ms) = (key.to_owned(), value.to_string(), milliseconds(ttl));
             async move {
-                let mut script = scripts::RENEW.prepare_invoke();
-                script.key(key).arg(id).arg(ttl_ms);
+                let mut script = Call::new(&scripts::RENEW, &key);
+                script.arg(id).arg(ttl_ms);
                 match link.script(limit, Repeat::Harmless, &script).await {
                     Ok(1) => Ok(Vote::Yes(0)),
                     Ok(2) => Ok(Vote::Broken),
@@ -154,7 +156,7 @@ impl RedlockEngine {
 fn check_hosts(address: &Address) -> Result<(), UrlError> {
     let count = address.hosts.len();
     let wrong = |message: String| Err(UrlError::Location { url: address.place(), message });
-    if count % 2 == 0 {
+    if count.is_multiple_of(2) {
         return wrong(format!(
             "{count} instances: of an even number, as many may fail as of one less ({}), and a split vote is more likely; use an odd number, 3 or 5",
             (count - 1) / 2
