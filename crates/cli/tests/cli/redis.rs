@@ -79,9 +79,9 @@ fn who_and_ls_show_what_redis_has() {
 fn a_command_that_is_cut_off_is_gone_before_the_next_one_begins() {
     let redis = Redis::start();
     let network = Proxy::to(redis.addr());
-    let far = Place::with_locks_at(format!("redis://{}?timeout_ms=1000", network.addr()));
+    let far = Place::with_locks_at(format!("redis://{}?timeout_ms=4000", network.addr()));
     let near = Place::with_locks_at(redis.url());
-    let mut cut_off = start(&far, &["--ttl", "9s", "--grace", "2s"], DEAF);
+    let mut cut_off = start(&far, &["--ttl", "15s", "--grace", "3s"], DEAF);
     let pids =
         Pids(eventually("both to be there", || Some(far.numbers("pids")).filter(|pids| pids.len() == 2)));
     network.cut();
@@ -103,10 +103,13 @@ fn a_command_that_is_cut_off_is_gone_before_the_next_one_begins() {
 fn a_command_outlasts_a_short_cut() {
     let redis = Redis::start();
     let network = Proxy::to(redis.addr());
-    let place = Place::with_locks_at(format!("redis://{}?timeout_ms=1000", network.addr()));
+    let place = Place::with_locks_at(format!("redis://{}?timeout_ms=4000", network.addr()));
     let mut running =
         start(&place, &["--ttl", "30s"], "echo $$ >> pids; until [ -e go ]; do sleep 0.05; done");
-    eventually("it to run", || !place.numbers("pids").is_empty());
+    eventually("it to run", || {
+        assert!(running.exit_status().is_none(), "{}", running.log());
+        !place.numbers("pids").is_empty()
+    });
     network.cut();
     eventually("a renewal to fail", || running.log().contains("renewal failed"));
     network.heal();

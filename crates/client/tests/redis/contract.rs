@@ -7,7 +7,7 @@ use tenure_testkit::Redis;
 use crate::proxies::Proxies;
 
 /// Longer than a slow machine takes to answer, and short enough to be waited for.
-const IN_A_SECOND: &str = "timeout_ms=1000";
+const SOON: &str = "timeout_ms=3000";
 
 /// Whoever finds the lock free takes it.
 struct Plain;
@@ -26,7 +26,7 @@ impl Subject for Plain {
     }
 
     fn network(&self) -> Option<Box<dyn Network>> {
-        Some(Box::new(Proxies::before([Redis::shared().addr()], "redis", IN_A_SECOND)))
+        Some(Box::new(Proxies::before([Redis::shared().addr()], "redis", SOON)))
     }
 
     async fn connect(address: &str) -> Client {
@@ -53,7 +53,7 @@ impl Subject for Fair {
     }
 
     fn network(&self) -> Option<Box<dyn Network>> {
-        Some(Box::new(Proxies::before([Redis::shared().addr()], "redis", "fair=true&timeout_ms=1000")))
+        Some(Box::new(Proxies::before([Redis::shared().addr()], "redis", "fair=true&timeout_ms=3000")))
     }
 
     async fn connect(address: &str) -> Client {

@@ -15,8 +15,11 @@ fn five() -> [SocketAddr; 5] {
     FIVE.get_or_init(|| [(); 5].map(|()| Redis::start().leak())).map(Redis::addr)
 }
 
+/// Longer than a slow machine takes to answer.
+const PATIENT: &str = "timeout_ms=5000";
+
 fn url() -> String {
-    format!("redlock://{}", five().map(|addr| addr.to_string()).join(","))
+    format!("redlock://{}?{PATIENT}", five().map(|addr| addr.to_string()).join(","))
 }
 
 struct Plain;
@@ -60,7 +63,7 @@ impl Subject for Fencing {
     }
 
     fn address(&self) -> String {
-        format!("{}?fencing=true", url())
+        format!("{}&fencing=true", url())
     }
 
     fn other_recipes(&self) -> Vec<String> {

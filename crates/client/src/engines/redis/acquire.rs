@@ -1,6 +1,9 @@
 //! How a lock is got, and waited for.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -91,15 +94,17 @@ impl RedisEngine {
         answer
     }
 
-    /// Asks, until nobody waits for the answer any more: what is under way may hang on a runtime that does nothing any more.
+    /// Asks, until nobody waits for the answer any more: what is under way may hang on a runtime that does nothing any more. Whoever goes away
+    /// is seen to have gone when this moves to the client's thread, and is polled there.
     async fn ask_once(&self, request: &AcquireRequest, key: &str, details: &str, place: Place) -> Asked {
         let (sent_at, way) = (self.now(), self.link.present_way());
-        let answer = tokio::select! {
-            biased;
-            () = request.cancel.cancelled() => None,
-            answer = self.ask(self.call(request, key, details, place)) => Some(answer),
-        };
-        Asked { sent_at, way, answer }
+        let mut asking = pin!(self.ask(self.call(request, key, details, place)));
+        let answer = poll_fn(|context| match asking.as_mut().poll(context) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending if request.cancel.is_cancelled() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        });
+        Asked { sent_at, way, answer: answer.await }
     }
 
     async fn wait_with(

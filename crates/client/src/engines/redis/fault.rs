@@ -91,7 +91,7 @@ impl Fault {
             }
             "READONLY" => "it is a read-only replica: connect to its master",
             "OOM" => {
-                "it is out of memory: raise `maxmemory`, or delete something; what one holds alone can still be renewed, and all can be released"
+                "it is out of memory: raise `maxmemory`, or delete something; what is held can still be renewed and released"
             }
             "MISCONF" => "it cannot write its data to the disk, and refuses to change anything: repair that",
             "NOREPLICAS" => "it has fewer replicas than `min-replicas-to-write` asks for: repair those",
