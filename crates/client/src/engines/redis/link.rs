@@ -22,8 +22,11 @@ use tokio::sync::watch;
 use super::fault::{CLUSTER, Fault, What};
 use super::scripts::{self, Call};
 
-/// More runtimes than an application has at once. Beyond that, connections of runtimes that have ended are let go of.
-const MOST_WAYS: usize = 16;
+/// So many runtimes have connections of their own; all others share the client's.
+const MOST_WAYS: usize = 64;
+
+/// How long connecting may take: beyond it, the next request begins anew.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// The way to one Redis.
 pub(in crate::engines) struct Link {
@@ -152,7 +155,7 @@ impl Link {
     }
 
     /// Runs a script behind all that was sent on a way before, within this time. Nothing, if that way has broken.
-    pub(super) async fn script_behind<T: FromRedisValue>(
+    pub(in crate::engines) async fn script_behind<T: FromRedisValue>(
         &self,
         way: &Connected,
         limit: Duration,
@@ -278,7 +281,7 @@ impl Link {
     }
 
     /// The way on which this runtime sends. It begins to connect, if it is new.
-    pub(super) fn present_way(self: &Arc<Self>) -> Way {
+    pub(in crate::engines) fn present_way(self: &Arc<Self>) -> Way {
         self.way_of(&Handle::current())
     }
 
@@ -287,15 +290,15 @@ impl Link {
         if let Some(way) = ways.get(&runtime.id()) {
             return way.clone();
         }
-        if ways.len() >= MOST_WAYS {
-            // Whoever is using one still has it.
-            ways.clear();
+        if ways.len() >= MOST_WAYS && runtime.id() != self.own.id() {
+            drop(ways);
+            return self.way_of(&self.own);
         }
         let (send, state) = watch::channel(State::Opening);
         let link = self.clone();
         // By a task of its own: whoever asked first need not go on asking.
         runtime.spawn(async move {
-            send.send_replace(match link.connect().await {
+            send.send_replace(match link.within(CONNECT_LIMIT, link.connect()).await {
                 Ok(connection) => State::Open(connection),
                 Err(Fault { what, error }) => State::Failed(what, super::fault::text(&error)),
             });

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 
+use super::cleaner::Request;
 use super::instances::{Late, Tally, Vote};
 use super::{Holding, RedlockEngine};
 use crate::clock::BootTime;
-use crate::engine::{AcquireRequest, Granted};
+use crate::engine::{AcquireRequest, Granted, WaitUntil};
 use crate::engines::redis::entry::text_of;
 use crate::engines::redis::fault::{Fault, What};
-use crate::engines::redis::link::{Link, Repeat};
+use crate::engines::redis::link::{Link, Repeat, Way};
 use crate::engines::redis::scripts::{self, Call};
 use crate::engines::redis::{milliseconds, term};
 use crate::error::{AcquireError, EngineError, RenewError};
@@ -40,13 +41,22 @@ impl RedlockEngine {
             return Ok(granted);
         }
         let mut pause = FIRST_PAUSE;
+        let mut silent_since: Option<BootTime> = None;
+        let clock = &self.context.clock;
         loop {
             match self.try_once(&key, &details, &request).await {
                 Ok(granted) => return Ok(granted),
-                Err(NotGot::Failed(error)) => return Err(error.into()),
-                Err(NotGot::Busy) => {}
+                Err(NotGot::Busy) => silent_since = None,
+                Err(NotGot::Failed(error)) => {
+                    // A wait outlasts a moment without a majority, but not more.
+                    let since = *silent_since.get_or_insert(clock.now());
+                    let is_silence = matches!(error, EngineError::Unreachable { .. });
+                    let goes_on = is_silence && clock.now().since(since) < self.look_limit();
+                    if request.wait == WaitUntil::Try || !goes_on {
+                        return Err(error.into());
+                    }
+                }
             }
-            let clock = &self.context.clock;
             if request.wait.is_over(clock.now()) || request.cancel.is_cancelled() {
                 return Err(request.not_got());
             }
@@ -81,9 +91,11 @@ impl RedlockEngine {
     ) -> Result<Granted, NotGot> {
         let value = GrantId::random();
         let text = text_of(request, value, details);
-        let sent_at = self.context.clock.now();
-        let limit = self.limit(request.ttl);
+        let (sent_at, limit) = (self.context.clock.now(), self.limit(request.ttl));
+        // On which it is sent, so that a release can go behind it.
+        let ways: Vec<Way> = self.instances.links().iter().map(Link::present_way).collect();
         let (tally, late) = self.ask_for_key(key, value, &text, request.ttl, limit).await;
+        let silent = tally.silent.clone();
         let result = if tally.has_majority() {
             self.confirm(key, value, request.ttl, sent_at, &tally).await
         } else if tally.is_unreachable() {
@@ -91,16 +103,30 @@ impl RedlockEngine {
         } else {
             Err(NotGot::Busy)
         };
+        let holding = Arc::new(Holding {
+            value,
+            token: result.as_ref().ok().and_then(|granted| granted.token),
+            released: AtomicBool::new(result.is_err()),
+        });
+        for (instance, _) in silent.into_iter().filter(|(_, what)| *what == What::NoAnswer) {
+            self.follow_up_one(instance, key, &holding, request.ttl, Request::Unanswered);
+        }
+        self.follow_up(late, key, &holding, request.ttl);
         match result {
             Ok(granted) => {
-                self.follow_up(late, key, value, request, granted.token);
+                self.held().insert(request.grant, holding);
                 Ok(granted)
             }
-            Err(not_got) => {
-                // What was not sent yet is not sent any more; what was, is overtaken by nothing on its way.
-                drop(late);
-                self.release_on_all(key, value, request.ttl).await;
-                Err(not_got)
+            Err(NotGot::Busy) => {
+                self.release_behind(&ways, key, value, request.ttl).await;
+                Err(NotGot::Busy)
+            }
+            Err(NotGot::Failed(error)) => {
+                // Nobody who is to be told that is kept waiting for those who do not answer.
+                let (engine, key, ttl) = (self.clone(), key.to_owned(), request.ttl);
+                self.instances
+                    .in_background(async move { engine.release_behind(&ways, &key, value, ttl).await });
+                Err(NotGot::Failed(error))
             }
         }
     }
@@ -114,7 +140,7 @@ impl RedlockEngine {
         limit: Duration,
     ) -> (Tally, Late) {
         let fencing = self.address.fencing;
-        let ask = |link: Arc<Link>| {
+        let ask = |_, link: Arc<Link>| {
             let (key, text, id) = (key.to_owned(), text.to_owned(), value.to_string());
             let ttl_ms = milliseconds(ttl);
             async move {
@@ -158,7 +184,7 @@ impl RedlockEngine {
 
     /// The second round: a majority that still holds the key promises not to fall behind this token.
     async fn agree_on(&self, key: &str, value: GrantId, token: u64, limit: Duration) -> Result<(), NotGot> {
-        let ask = |link: Arc<Link>| {
+        let ask = |_, link: Arc<Link>| {
             let (key, id) = (key.to_owned(), value.to_string());
             async move {
                 let mut script = Call::new(&scripts::REDLOCK_FENCE, &key);
@@ -179,77 +205,92 @@ impl RedlockEngine {
         }
     }
 
-    /// Notes down what is held, and hears those who did not answer in time: if one says yes after the release, it is released there.
-    fn follow_up(
-        self: &Arc<Self>,
-        mut late: Late,
-        key: &str,
-        value: GrantId,
-        request: &AcquireRequest,
-        token: Option<FencingToken>,
-    ) {
-        let holding = Arc::new(Holding { value, token, released: AtomicBool::new(false) });
-        self.held().insert(request.grant, holding.clone());
+    /// Hears those who did not answer in time: if one says yes after the release, or says nothing, it is released there.
+    fn follow_up(self: &Arc<Self>, mut late: Late, key: &str, holding: &Arc<Holding>, ttl: Ttl) {
         if late.is_empty() {
             return;
         }
-        let (engine, key, ttl) = (self.clone(), key.to_owned(), request.ttl);
+        let (engine, key, holding) = (self.clone(), key.to_owned(), holding.clone());
         self.instances.in_background(async move {
-            while let Some((link, answer)) = late.next().await {
-                if !matches!(answer, Ok(Vote::No)) && holding.released.load(Ordering::SeqCst) {
-                    engine.release_there(link, key.clone(), value, ttl);
-                }
+            while let Some((instance, answer)) = late.next().await {
+                let request = match answer {
+                    Ok(Vote::Yes(_)) => Request::Answered,
+                    Err(fault) if fault.what == What::NoAnswer => Request::Unanswered,
+                    Ok(Vote::No | Vote::Broken) | Err(_) => continue,
+                };
+                engine.follow_up_one(instance, &key, &holding, ttl, request);
             }
         });
     }
 
-    /// Releases on all instances, whatever they said before; resolves when a majority has answered. The others go on being asked.
+    /// While it is held, the key is where it should be, if it is there.
+    fn follow_up_one(&self, instance: usize, key: &str, holding: &Holding, ttl: Ttl, request: Request) {
+        if holding.released.load(Ordering::SeqCst) {
+            self.instances.clean(instance, key, holding.value, ttl, request);
+        }
+    }
+
+    /// Releases what a try may have got, behind its requests. Those who do not hear it go on being asked.
+    async fn release_behind(self: &Arc<Self>, ways: &[Way], key: &str, value: GrantId, ttl: Ttl) {
+        let limit = self.limit(ttl);
+        let ask = |instance: usize, link: Arc<Link>| {
+            let (key, way) = (key.to_owned(), ways[instance].clone());
+            async move {
+                let mut script = Call::new(&scripts::RELEASE, &key);
+                script.arg(value.to_string());
+                match link.script_behind::<u8>(&way, limit, &script).await {
+                    Some(_) => Ok(Vote::Yes(0)),
+                    None => release_once(&link, &key, value, limit).await,
+                }
+            }
+        };
+        let (tally, late) = self.instances.ask_until(Tally::is_answered, ask).await;
+        self.clean_up(&tally, late, key, value, ttl);
+    }
+
+    /// Releases on all instances, whatever they said before; resolves when a majority said that it was held there, or cannot. The others go
+    /// on being asked.
     pub(super) async fn release_on_all(self: &Arc<Self>, key: &str, value: GrantId, ttl: Ttl) -> Tally {
         let limit = self.limit(ttl);
-        let ask = |link: Arc<Link>| {
+        let ask = |_, link: Arc<Link>| {
             let key = key.to_owned();
             async move { release_once(&link, &key, value, limit).await }
         };
-        let (tally, mut late) = self.instances.ask_until(Tally::is_answered, ask).await;
-        for link in &tally.silent {
-            self.release_there(link.clone(), key.to_owned(), value, ttl);
-        }
-        if !late.is_empty() {
-            let (engine, key) = (self.clone(), key.to_owned());
-            self.instances.in_background(async move {
-                while let Some((link, answer)) = late.next().await {
-                    if answer.is_err() {
-                        engine.release_there(link, key.clone(), value, ttl);
-                    }
-                }
-            });
-        }
+        let (tally, late) = self.instances.ask_until(Tally::is_settled, ask).await;
+        self.clean_up(&tally, late, key, value, ttl);
         tally
     }
 
-    /// Goes on trying where no answer came, until there is nothing left to release.
-    fn release_there(self: &Arc<Self>, link: Arc<Link>, key: String, value: GrantId, ttl: Ttl) {
-        const FIRST_PAUSE: Duration = Duration::from_millis(50);
-        const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-        let (clock, limit) = (self.context.clock.clone(), self.limit(ttl));
-        let until = clock.now() + ttl.get() + limit;
+    fn clean_up(self: &Arc<Self>, tally: &Tally, mut late: Late, key: &str, value: GrantId, ttl: Ttl) {
+        for (instance, _) in &tally.silent {
+            self.instances.clean(*instance, key, value, ttl, Request::Answered);
+        }
+        if late.is_empty() {
+            return;
+        }
+        let (engine, key) = (self.clone(), key.to_owned());
         self.instances.in_background(async move {
-            let mut pause = FIRST_PAUSE;
-            while release_once(&link, &key, value, limit).await.is_err() && clock.now() < until {
-                clock.sleep_until(clock.now() + random::jittered(pause)).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+            while let Some((instance, answer)) = late.next().await {
+                if answer.is_err() {
+                    engine.instances.clean(instance, &key, value, ttl, Request::Answered);
+                }
             }
         });
     }
 }
 
 /// Yes if it was held there.
-async fn release_once(link: &Arc<Link>, key: &str, value: GrantId, limit: Duration) -> Result<Vote, Fault> {
+pub(super) async fn release_once(
+    link: &Arc<Link>,
+    key: &str,
+    value: GrantId,
+    limit: Duration,
+) -> Result<Vote, Fault> {
     let mut script = Call::new(&scripts::RELEASE, key);
     script.arg(value.to_string());
-    match link.freeing(limit, &script).await {
-        Ok(true) => Ok(Vote::Yes(0)),
-        Ok(false) => Ok(Vote::No),
+    match link.script::<u8>(limit, Repeat::Harmless, &script).await {
+        Ok(1) => Ok(Vote::Yes(0)),
+        Ok(_) => Ok(Vote::No),
         Err(fault) if fault.what == What::WrongType => Ok(Vote::No),
         Err(fault) => Err(fault),
     }

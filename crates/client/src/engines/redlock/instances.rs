@@ -4,15 +4,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::cleaner::{Cleaner, Request};
 use crate::engine::EngineContext;
-use crate::engines::redis::fault::Fault;
+use crate::engines::redis::fault::{Fault, What};
 use crate::engines::redis::link::Link;
 use crate::error::EngineError;
+use crate::ids::GrantId;
+use crate::lease::Ttl;
 
 /// What one instance said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +36,8 @@ pub(super) struct Tally {
     pub(super) no: usize,
     pub(super) broken: usize,
     faults: Vec<Fault>,
-    /// Those who did not answer.
-    pub(super) silent: Vec<Arc<Link>>,
+    /// Those who did not answer, and whether they may have been asked.
+    pub(super) silent: Vec<(usize, What)>,
 }
 
 impl Tally {
@@ -73,6 +77,15 @@ impl Tally {
         self.heard() - self.faults.len() >= self.quorum()
     }
 
+    /// Whether there is a majority, or will not be even if all who are silent now should turn out to be for it.
+    pub(super) fn is_settled(&self) -> bool {
+        self.has_majority() || self.is_hopeless()
+    }
+
+    pub(super) fn is_hopeless(&self) -> bool {
+        self.no + self.broken > self.instances - self.quorum()
+    }
+
     /// Whether so many do not answer that there is no majority to be had.
     pub(super) fn is_unreachable(&self) -> bool {
         self.faults.len() > self.instances - self.quorum()
@@ -103,20 +116,24 @@ fn said(error: &EngineError) -> String {
 }
 
 /// What is still under way when the vote is decided.
-pub(super) type Late = FuturesUnordered<BoxFuture<'static, (Arc<Link>, Result<Vote, Fault>)>>;
+pub(super) type Late = FuturesUnordered<BoxFuture<'static, (usize, Result<Vote, Fault>)>>;
 
 /// All instances.
 #[derive(Debug)]
 pub(super) struct Instances {
     links: Vec<Arc<Link>>,
+    cleaners: Vec<Arc<Cleaner>>,
     context: EngineContext,
     /// What goes on in the background.
     background: TaskTracker,
+    closing: CancellationToken,
 }
 
 impl Instances {
     pub(super) fn new(links: Vec<Arc<Link>>, context: EngineContext) -> Self {
-        Self { links, context, background: TaskTracker::new() }
+        let cleaners = links.iter().map(|_| Arc::default()).collect();
+        let (background, closing) = (TaskTracker::new(), CancellationToken::new());
+        Self { links, cleaners, context, background, closing }
     }
 
     pub(super) fn links(&self) -> &[Arc<Link>] {
@@ -127,7 +144,7 @@ impl Instances {
     pub(super) async fn ask_until<F>(
         &self,
         enough: impl Fn(&Tally) -> bool,
-        ask: impl Fn(Arc<Link>) -> F,
+        ask: impl Fn(usize, Arc<Link>) -> F,
     ) -> (Tally, Late)
     where
         F: Future<Output = Result<Vote, Fault>> + Send + 'static,
@@ -135,17 +152,18 @@ impl Instances {
         let mut under_way: Late = self
             .links
             .iter()
-            .map(|link| {
-                let (link, asking) = (link.clone(), ask(link.clone()));
-                let asked: BoxFuture<'static, _> = Box::pin(async move { (link, asking.await) });
+            .enumerate()
+            .map(|(instance, link)| {
+                let asking = ask(instance, link.clone());
+                let asked: BoxFuture<'static, _> = asking.map(move |answer| (instance, answer)).boxed();
                 asked
             })
             .collect();
         let mut tally = Tally::new(self.links.len());
         while !enough(&tally) {
-            let Some((link, answer)) = under_way.next().await else { break };
-            if answer.is_err() {
-                tally.silent.push(link);
+            let Some((instance, answer)) = under_way.next().await else { break };
+            if let Err(fault) = &answer {
+                tally.silent.push((instance, fault.what));
             }
             tally.count(answer);
         }
@@ -197,6 +215,15 @@ impl Instances {
         self.majority_of(silent).map(drop)
     }
 
+    /// Goes on releasing there, until that is heard or there is nothing left to release.
+    pub(super) fn clean(&self, instance: usize, key: &str, value: GrantId, ttl: Ttl, request: Request) {
+        let (cleaner, clock) = (self.cleaners[instance].clone(), self.context.clock.clone());
+        if cleaner.add(key.to_owned(), value, ttl.get(), request, clock.now()) {
+            let link = self.links[instance].clone();
+            self.in_background(cleaner.work(link, clock, self.closing.clone()));
+        }
+    }
+
     /// Lets those go on who are late, though nothing hangs on them.
     pub(super) fn finish(&self, late: Late) {
         if !late.is_empty() {
@@ -211,6 +238,7 @@ impl Instances {
 
     /// Lets go of all connections, when what goes on in the background has ended or that time has passed.
     pub(super) async fn close(&self, limit: Duration) {
+        self.closing.cancel();
         self.background.close();
         let give_up = self.context.clock.now() + limit;
         tokio::select! {

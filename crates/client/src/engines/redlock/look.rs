@@ -25,7 +25,10 @@ impl RedlockEngine {
         };
         let seen = self.instances.majority_of(self.instances.ask_all(ask).await)?;
         let mut info = LockInfo::free(name.clone());
-        info.holders = self.held_by_majority(seen.into_iter().flat_map(|seen| seen.holders));
+        let (count, quorum) = (self.instances.links().len(), self.instances.links().len() / 2 + 1);
+        // Those who are silent may have it too.
+        let enough = quorum.saturating_sub(count - seen.len()).max(1);
+        info.holders = seen_by(enough, seen.into_iter().flat_map(|seen| seen.holders));
         info.last_token = info.holders.iter().filter_map(|member| member.token).max();
         Ok(info)
     }
@@ -61,7 +64,8 @@ impl RedlockEngine {
         };
         let seen: Vec<_> = self.instances.majority_of(self.instances.ask_all(ask).await)?;
         let all_ours = seen.iter().all(|(_, ours)| *ours);
-        let holders = self.held_by_majority(seen.into_iter().flat_map(|(holders, _)| holders));
+        // Whoever was marked or freed anywhere is told of.
+        let holders = seen_by(1, seen.into_iter().flat_map(|(holders, _)| holders));
         match how {
             _ if holders.is_empty() => Err(BreakError::NotHeld { name }),
             Break::Ask if !all_ours => {
@@ -70,17 +74,16 @@ impl RedlockEngine {
             Break::Ask | Break::Force => Ok(holders),
         }
     }
+}
 
-    /// Those whom more than half of the instances show. The others are on their way in or out.
-    fn held_by_majority(&self, seen: impl Iterator<Item = Member>) -> Vec<Member> {
-        let mut counted: HashMap<GrantId, (usize, Member)> = HashMap::new();
-        for member in seen {
-            let (times, known) = counted.entry(member.grant).or_insert_with(|| (0, member.clone()));
-            *times += 1;
-            // An instance that answered late in the second round does not know the token.
-            known.token = known.token.max(member.token);
-        }
-        let quorum = self.instances.links().len() / 2 + 1;
-        counted.into_values().filter(|(times, _)| *times >= quorum).map(|(_, member)| member).collect()
+/// Those whom so many instances show. The others are on their way in or out.
+fn seen_by(enough: usize, seen: impl Iterator<Item = Member>) -> Vec<Member> {
+    let mut counted: HashMap<GrantId, (usize, Member)> = HashMap::new();
+    for member in seen {
+        let (times, known) = counted.entry(member.grant).or_insert_with(|| (0, member.clone()));
+        *times += 1;
+        // An instance that answered late in the second round does not know the token.
+        known.token = known.token.max(member.token);
     }
+    counted.into_values().filter(|(times, _)| *times >= enough).map(|(_, member)| member).collect()
 }

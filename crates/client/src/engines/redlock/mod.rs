@@ -12,6 +12,7 @@
 //! What it assumes of the servers' clocks and memories: docs/engines/redlock.md.
 
 mod acquire;
+mod cleaner;
 mod instances;
 mod look;
 
@@ -122,7 +123,7 @@ impl RedlockEngine {
     /// Lengthens a grant where it stands: from now on the term counts, if a majority said yes.
     async fn extend(&self, key: &str, value: GrantId, ttl: Ttl) -> Result<Term, RenewError> {
         let (sent_at, limit) = (self.context.clock.now(), self.limit(ttl));
-        let ask = |link: Arc<Link>| {
+        let ask = |_, link: Arc<Link>| {
             let (key, id, ttl_ms) = (key.to_owned(), value.to_string(), milliseconds(ttl));
             async move {
                 let mut script = Call::new(&scripts::RENEW, &key);
@@ -136,7 +137,7 @@ impl RedlockEngine {
                 }
             }
         };
-        let (tally, late) = self.instances.ask_until(Tally::is_decided, ask).await;
+        let (tally, late) = self.instances.ask_until(Tally::is_settled, ask).await;
         // Those who are late are renewed too: the more of them have it, the more may fail.
         self.instances.finish(late);
         if tally.broken > 0 {
@@ -145,10 +146,11 @@ impl RedlockEngine {
         if tally.has_majority() {
             return Ok(term(sent_at, ttl));
         }
-        if tally.is_unreachable() {
-            return Err(tally.unreachable().into());
+        if tally.is_hopeless() {
+            return Err(RenewError::Lost(LostReason::Forgotten));
         }
-        Err(RenewError::Lost(LostReason::Forgotten))
+        // Those who are silent may have it yet.
+        Err(tally.unreachable().into())
     }
 }
 
@@ -205,7 +207,7 @@ impl Engine for RedlockEngine {
                 return Err(tally.unreachable().into());
             }
             self.held().remove(&grant.id);
-            if tally.yes.is_empty() { Err(ReleaseError::NotHeld(LostReason::Forgotten)) } else { Ok(()) }
+            if tally.is_hopeless() { Err(ReleaseError::NotHeld(LostReason::Forgotten)) } else { Ok(()) }
         })
     }
 

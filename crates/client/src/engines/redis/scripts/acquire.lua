@@ -8,7 +8,10 @@ local queued = client ~= '' and client ~= '-'
 local queues = queued and client ~= '?'
 
 local function granted(token, beside_a_writer)
-  if queued then leave_queue(grant) end
+  if queued then
+    leave_queue(grant)
+    redis.call('DEL', 'tenure:next:' .. key)
+  end
   local found = redis.call('GET', value)
   if not found then return tonumber(token) end
   local state = string.sub(found, 1, 1)
@@ -34,9 +37,12 @@ local function busy(by_ours)
   return { 'busy', redis.call('PTTL', key), place, by_ours and 1 or 0 }
 end
 
--- Whether the queue lets this one through: all before it are gone.
+-- Whether the queue lets this one through: it is the one who was woken, or with `fair` all before it are gone.
 local function is_its_turn()
-  if not fair then return true end
+  if not fair then
+    local next = redis.call('GET', 'tenure:next:' .. key)
+    return not next or next == grant
+  end
   local first = first_in_queue()
   if first and first ~= grant then first = wake() end
   return not first or first == grant

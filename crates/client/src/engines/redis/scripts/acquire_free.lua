@@ -4,7 +4,7 @@
 --
 -- Most locks are free, have no value, and are asked for by one who is in no queue: that is answered before anything else is defined.
 local key, who = KEYS[1], ARGV[1]
-if ARGV[4] == 'EX' and redis.call('EXISTS', key, 'tenure:value:' .. key) == 0 then
+if ARGV[4] == 'EX' and redis.call('EXISTS', key, 'tenure:value:' .. key, 'tenure:next:' .. key) == 0 then
   local token = redis.call('INCR', 'tenure:token')
   if token >= 1000000000000000 then
     local text = 'tenure1 ' .. who .. ' ' .. string.format('%.0f', token) .. ' EX ' .. ARGV[3]

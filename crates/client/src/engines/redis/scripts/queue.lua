@@ -2,6 +2,7 @@
 --
 --   tenure:queue:KEY    sorted set    GRANT by its place
 --   tenure:waiters:KEY  hash          GRANT: UNTIL CLIENT MODE OWNER DETAILS
+--   tenure:next:KEY     string        the GRANT that was woken, for a moment
 --
 -- A place is kept until UNTIL (ms), and each who waits asks again in time. Who is gone is not waited for: nobody hears what is
 -- published to its client, and its time will be over.
@@ -32,7 +33,11 @@ local function wake(only)
       if not deaf[client] then
         local heard = redis.pcall('PUBLISH', 'tenure:wake:' .. client, who)
         -- Whoever may not publish still lets go: those who wait look by themselves.
-        if type(heard) == 'table' or heard > 0 then return who end
+        if type(heard) == 'table' or heard > 0 then
+          -- It has a moment to come before whoever finds the lock free may take it.
+          if not only then redis.call('SET', 'tenure:next:' .. key, who, 'PX', 50) end
+          return who
+        end
         deaf[client] = true
       end
       at = at + 1
