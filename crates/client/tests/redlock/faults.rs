@@ -285,3 +285,51 @@ async fn an_even_number_and_the_same_server_twice_are_refused() {
         refusal(format!("redlock://localhost:{first},localhost:{second},localhost:{}", replica.port())).await;
     assert!(replica.contains("read-only replica"), "{replica}");
 }
+
+/// Where a majority has forgotten a grant, its release says so, although some still had it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_of_what_a_majority_forgot_is_no_release() {
+    let five = Five::start();
+    let client = five.client("").await;
+    let held = acquire(&client, LONG).await;
+    eventually("all five have it", || five.having("a") == 5);
+    for redis in &five.0[..3] {
+        redis.command(&["DEL", "a"]);
+    }
+    assert_eq!(held.release().await.unwrap(), Release::AlreadyLost(tenure::LostReason::Forgotten));
+    eventually("nothing is left", || five.having("a") == 0);
+}
+
+/// One has forgotten it and another does not answer: those who are silent may have it yet, so it is in danger and not lost. And it is seen.
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_is_not_a_no() {
+    let mut three = [(); 3].map(|()| Redis::start());
+    let hosts = three.each_ref().map(|redis| redis.addr().to_string()).join(",");
+    let client = Client::connect(&format!("redlock://{hosts}")).await.unwrap();
+    let held = acquire(&client, Duration::from_secs(40)).await;
+    eventually("all have it", || three.iter().all(|redis| redis.command(&["EXISTS", "a"]) == "1"));
+    three[0].command(&["DEL", "a"]);
+    three[1].pause();
+    eventually("it is in danger", || matches!(held.state(), GuardState::Jeopardy { .. }));
+    assert_eq!(client.inspect("a").await.unwrap().holders.len(), 1, "the silent one may have it too");
+    three[1].resume();
+    eventually("the danger is over", || held.state() == GuardState::Held);
+    held.release().await.unwrap();
+}
+
+/// However many locks come and go while an instance is down, one task cleans up there, and other locks are renewed.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_locks_while_one_is_down_cost_no_other_lock() {
+    let mut three = [(); 3].map(|()| Redis::start());
+    let hosts = three.each_ref().map(|redis| redis.addr().to_string()).join(",");
+    let client = Client::connect(&format!("redlock://{hosts}")).await.unwrap();
+    let other = client.lock("other").ttl(Duration::from_secs(5)).acquire().await.unwrap();
+    three[2].pause();
+    for _ in 0..2000 {
+        acquire(&client, LONG).await.release().await.unwrap();
+    }
+    assert!(other.check().is_ok());
+    three[2].resume();
+    eventually("nothing is left there", || three[2].command(&["EXISTS", "a"]) == "0");
+    assert_eq!(other.release().await.unwrap(), Release::Released);
+}

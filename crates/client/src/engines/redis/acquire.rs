@@ -16,7 +16,7 @@ use super::scripts::Call;
 use super::wakeups::Waiter;
 use super::{RedisEngine, milliseconds, scripts, term};
 use crate::clock::BootTime;
-use crate::engine::{AcquireRequest, EngineContext, Granted, WaitUntil};
+use crate::engine::{AcquireRequest, EngineContext, Granted};
 use crate::error::AcquireError;
 use crate::ids::GrantId;
 use crate::mode::Mode;
@@ -145,7 +145,7 @@ impl RedisEngine {
                     // A wait outlasts a restart of Redis, but not a longer silence.
                     let since = *silent_since.get_or_insert(sent_at);
                     let goes_on = fault.what.is_silence() && self.now().since(since) < self.limit;
-                    if request.wait == WaitUntil::Try || !goes_on {
+                    if !goes_on || request.wait.is_over(self.now()) {
                         return Err(fault.into());
                     }
                     LONGEST_POLL

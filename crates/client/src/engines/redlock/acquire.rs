@@ -10,7 +10,7 @@ use super::cleaner::Request;
 use super::instances::{Late, Tally, Vote};
 use super::{Holding, RedlockEngine};
 use crate::clock::BootTime;
-use crate::engine::{AcquireRequest, Granted, WaitUntil};
+use crate::engine::{AcquireRequest, Granted};
 use crate::engines::redis::entry::text_of;
 use crate::engines::redis::fault::{Fault, What};
 use crate::engines::redis::link::{Link, Repeat, Way};
@@ -52,7 +52,7 @@ impl RedlockEngine {
                     let since = *silent_since.get_or_insert(clock.now());
                     let is_silence = matches!(error, EngineError::Unreachable { .. });
                     let goes_on = is_silence && clock.now().since(since) < self.look_limit();
-                    if request.wait == WaitUntil::Try || !goes_on {
+                    if !goes_on || request.wait.is_over(clock.now()) {
                         return Err(error.into());
                     }
                 }
