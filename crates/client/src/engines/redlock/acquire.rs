@@ -24,7 +24,7 @@ use crate::token::FencingToken;
 
 /// Around which the random pauses lie after which a lock is tried again: ever longer ones.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(160);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a try did not get the lock. What it may have got was given back.
 enum NotGot {
