@@ -28,6 +28,16 @@ pub enum UrlError {
         /// The scheme.
         scheme: String,
     },
+    /// The engine is there, but not in this program.
+    #[error(
+        "this program was built without the engine `{scheme}:`: build it with the feature `{feature}` of the crate `tenure`"
+    )]
+    NotBuilt {
+        /// The scheme.
+        scheme: String,
+        /// The feature that brings it.
+        feature: &'static str,
+    },
     /// The engine has no such option.
     #[error("engine `{engine}` has no option `{option}`: {known}")]
     UnknownOption {

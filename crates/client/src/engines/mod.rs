@@ -23,6 +23,10 @@ pub(crate) async fn open(url: &str, context: EngineContext) -> Result<Arc<dyn En
         "redis" | "rediss" => Ok(redis::RedisEngine::open_url(&parsed, context).await?),
         #[cfg(feature = "redis")]
         "redlock" | "redlocks" => Ok(redlock::RedlockEngine::open_url(&parsed, context).await?),
+        #[cfg(not(feature = "redis"))]
+        "redis" | "rediss" | "redlock" | "redlocks" => {
+            Err(UrlError::NotBuilt { scheme: parsed.scheme.to_owned(), feature: "redis" }.into())
+        }
         scheme => Err(UrlError::UnknownEngine { scheme: scheme.to_owned() }.into()),
     }
 }

@@ -116,8 +116,7 @@ async fn a_majority_that_comes_back_in_time_costs_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_is_paused_slows_nobody_and_keeps_nothing() {
     let mut five = Five::start();
-    // The time limit of an instance is then a minute: whoever waited for it would take that long.
-    let client = five.client("timeout_ms=60000").await;
+    let client = five.client("").await;
     acquire(&client, LONG).await.release().await.unwrap();
     five.0[3].pause();
     let clock = client.clock();
@@ -127,8 +126,10 @@ async fn one_that_is_paused_slows_nobody_and_keeps_nothing() {
         assert!(client.lock("a").try_acquire().await.unwrap().is_none());
         held.release().await.unwrap();
     }
+    // An instance has a second. Where its vote decides, since another one has not heard of the last release yet, it is waited for, and not
+    // for longer.
     assert!(
-        clock.now().since(began) < Duration::from_secs(50),
+        clock.now().since(began) < Duration::from_secs(45),
         "somebody waited for the one that is stopped"
     );
     five.0[3].resume();
