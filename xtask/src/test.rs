@@ -2,12 +2,11 @@
 
 use std::fmt::Write;
 use std::fs::{self, DirBuilder};
-use std::num::NonZero;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
-use std::{env, io, process, thread};
+use std::{env, io, process};
 
 use crate::packages;
 use crate::peers;
@@ -16,9 +15,6 @@ use crate::tools;
 
 /// How long an example may take: each is something to read in a minute, and to watch in less.
 const EXAMPLE_LIMIT: Duration = Duration::from_mins(2);
-
-/// So many tests run at once on each core.
-const TESTS_PER_CORE: usize = 3;
 
 struct Step {
     name: &'static str,
@@ -115,14 +111,7 @@ fn test() -> Outcome {
     let args = ["test", "--workspace", "--all-features", "--locked"];
     // What the README shows locks in the user's state directory, which is not the tests' to touch.
     let state = StateFolder::new().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
-    let mut command = cargo(&args);
-    command.env("RUST_BACKTRACE", "1").env("XDG_STATE_HOME", &state.0);
-    // Most tests wait for servers and leases, and not for a processor.
-    if env::var_os("RUST_TEST_THREADS").is_none() {
-        let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        command.env("RUST_TEST_THREADS", (cores * TESTS_PER_CORE).to_string());
-    }
-    run_program(&mut command)
+    run_program(cargo(&args).env("RUST_BACKTRACE", "1").env("XDG_STATE_HOME", &state.0))
 }
 
 fn examples() -> Outcome {
