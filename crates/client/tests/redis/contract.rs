@@ -37,7 +37,7 @@ impl Subject for Plain {
 tenure::contract_suite!(plain, Plain);
 
 /// First come, first served.
-struct Fair;
+pub(crate) struct Fair;
 
 impl Subject for Fair {
     async fn start() -> Self {

@@ -6,26 +6,11 @@ use tenure::contract::{Helper, Subject, run_helper, within};
 use tenure::{Client, Wait};
 use tenure_testkit::{Persistence, Redis, eventually};
 
+use crate::contract::Fair;
 use crate::{LONG, connect};
 
 /// How long anything may take on a slow machine.
 const PATIENCE: Duration = Duration::from_mins(2);
-
-struct Fair;
-
-impl Subject for Fair {
-    async fn start() -> Self {
-        Self
-    }
-
-    fn address(&self) -> String {
-        format!("{}?fair=true", Redis::shared().url())
-    }
-
-    async fn connect(address: &str) -> Client {
-        connect(address).await
-    }
-}
 
 /// Not a test: what the test binary does when a test runs it as another process.
 #[test]
