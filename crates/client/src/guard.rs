@@ -21,8 +21,7 @@ use crate::mode::Mode;
 use crate::name::LockName;
 use crate::operation::Operation;
 use crate::request::Wait;
-use crate::shared::{self, Shared};
-use crate::telemetry;
+use crate::shared::Shared;
 use crate::token::FencingToken;
 use crate::value::Value;
 
@@ -239,7 +238,7 @@ impl Guard {
                 drop(turn);
             })
         };
-        let operation = Operation::new(self.shared.thread.handle().clone(), cancel, converting, settle);
+        let operation = Operation::new(self.shared.thread.handle().clone(), Some(cancel), converting, settle);
         let (result, _turn) = operation.await;
         match result {
             Ok(granted) => self.hold.end_conversion(Some(granted)).map_err(|reason| {
@@ -262,7 +261,7 @@ impl Guard {
 
     /// Conversions of one grant go one after the other.
     async fn turn_to_convert(&self, to: Mode, wait: WaitUntil) -> Result<OwnedMutexGuard<()>, ConvertError> {
-        let (gate, name) = (self.hold.conversion_gate.clone(), self.name().clone());
+        let (gate, name) = (self.hold.conversion_gate(), self.name().clone());
         match wait {
             WaitUntil::Try => gate.try_lock_owned().map_err(|_| ConvertError::Busy { name, to }),
             WaitUntil::Forever => Ok(gate.lock_owned().await),
@@ -293,18 +292,17 @@ impl Guard {
             (LetGo::Lost(reason), _) => return Ok(Release::AlreadyLost(reason)),
         };
         let asking = self.engine().clone().release(grant.clone());
-        let asking = Box::pin(async move { (asking.await, releasing) });
-        let (engine, clock, again) = (self.engine().clone(), self.shared.clock.clone(), grant.clone());
-        let settle = move |(result, releasing)| -> BoxFuture<'static, ()> {
+        // One for this future, and one for what goes on if it is dropped.
+        let going_on = self.shared.reentry.releasing(&self.hold);
+        let (background, again) = (self.shared.background(), grant.clone());
+        let settle = move |result| -> BoxFuture<'static, ()> {
             match result {
-                Err(ReleaseError::Engine(_)) => Box::pin(shared::release(engine, clock, again, releasing)),
+                Err(ReleaseError::Engine(_)) => Box::pin(background.release(again, going_on)),
                 Ok(()) | Err(ReleaseError::NotHeld(_)) => Box::pin(async {}),
             }
         };
-        let operation =
-            Operation::new(self.shared.thread.handle().clone(), CancellationToken::new(), asking, settle);
-        let (result, releasing) = operation.await;
-        telemetry::released(&**self.engine(), &grant, &result);
+        let result = Operation::new(self.shared.thread.handle().clone(), None, asking, settle).await;
+        self.shared.telemetry.released(&grant, &result);
         match result {
             Ok(()) => Ok(lost.map_or(Release::Released, Release::AlreadyLost)),
             Err(ReleaseError::NotHeld(reason)) => Ok(Release::AlreadyLost(lost.unwrap_or(reason))),

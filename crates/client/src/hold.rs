@@ -3,7 +3,7 @@
 //! Two rules: belief never outlives the deadline, whoever looks; and what is lost stays lost, also if a renewal
 //! that was under way succeeds after all.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -64,7 +64,7 @@ pub(crate) struct Hold {
     /// Whether the owner was named by the caller, and may re-enter.
     pub(crate) reenters: bool,
     /// One conversion at a time: taken before it is begun, and kept until it is settled.
-    pub(crate) conversion_gate: Arc<tokio::sync::Mutex<()>>,
+    conversion_gate: OnceLock<Arc<tokio::sync::Mutex<()>>>,
     ttl: Ttl,
     renews: bool,
     when_lost: WhenLost,
@@ -188,7 +188,7 @@ impl Hold {
             name,
             owner,
             reenters,
-            conversion_gate: Arc::default(),
+            conversion_gate: OnceLock::new(),
             ttl,
             renews,
             when_lost,
@@ -199,6 +199,10 @@ impl Hold {
     fn belief(&self) -> MutexGuard<'_, Belief> {
         // Nothing is left half-changed if a holder of this short lock panics: each change is one assignment.
         self.belief.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn conversion_gate(&self) -> Arc<tokio::sync::Mutex<()>> {
+        self.conversion_gate.get_or_init(Arc::default).clone()
     }
 
     fn grant_of(&self, belief: &Belief) -> Grant {

@@ -30,7 +30,12 @@ macro_rules! id {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{:032x}", self.0)
+                const DIGITS: &[u8; 16] = b"0123456789abcdef";
+                let mut text = [0; 32];
+                for (two, byte) in text.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
+                    two.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+                }
+                f.write_str(str::from_utf8(&text).expect("digits are text"))
             }
         }
 

@@ -19,7 +19,6 @@ use crate::name::LockName;
 use crate::random;
 use crate::request::{LockRequest, Options, request_options};
 use crate::shared::Shared;
-use crate::telemetry;
 
 /// When a start is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -77,7 +76,7 @@ impl OncePerRequest {
     pub async fn begin(self) -> Result<Turn, OncePerError> {
         let shared = self.shared_with().clone();
         let turn = self.turn().await;
-        telemetry::turn(&*shared.engine, &turn);
+        shared.telemetry.turn(&turn);
         turn
     }
 

@@ -21,7 +21,7 @@ where
 {
     running: Option<Running<T, S>>,
     thread: ThreadHandle,
-    cancel: CancellationToken,
+    cancel: Option<CancellationToken>,
 }
 
 struct Running<T, S> {
@@ -36,10 +36,10 @@ where
     T: Send + 'static,
     S: FnOnce(T) -> BoxFuture<'static, ()> + Send + 'static,
 {
-    /// `settle` gets the answer if the caller has gone; `cancel` is raised then.
+    /// `settle` gets the answer if the caller has gone; `cancel` is raised then, where there is anything to be given up.
     pub(crate) const fn new(
         thread: ThreadHandle,
-        cancel: CancellationToken,
+        cancel: Option<CancellationToken>,
         future: BoxFuture<'static, T>,
         settle: S,
     ) -> Self {
@@ -84,7 +84,9 @@ where
         let Some(Running { future, settle, begun: Some(_unfinished) }) = self.running.take() else {
             return;
         };
-        self.cancel.cancel();
+        if let Some(cancel) = &self.cancel {
+            cancel.cancel();
+        }
         self.thread.finish(async move { settle(future.await).await });
     }
 }

@@ -20,8 +20,7 @@ use crate::name::{LockName, NameError};
 use crate::once_per::OncePerRequest;
 use crate::operation::Operation;
 use crate::owner::Slot;
-use crate::shared::{Shared, release};
-use crate::telemetry;
+use crate::shared::Shared;
 
 /// How long a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -193,7 +192,7 @@ impl LockRequest {
         };
         async {
             let result = acquire.run().await;
-            telemetry::acquired(&*acquire.shared.engine, &result, acquire.shared.clock.now().since(began));
+            acquire.shared.telemetry.acquired(&result, acquire.shared.clock.now().since(began));
             result
         }
         .instrument(span)
@@ -306,7 +305,7 @@ impl Acquire {
                 }
                 continue;
             }
-            telemetry::held(&*self.shared.engine, 1.0);
+            self.shared.telemetry.begun();
             hold.limit(self.options.max_hold, now);
             let guard = Guard::new(hold, self.shared.clone());
             self.shared.schedule.add(guard.hold());
@@ -341,17 +340,17 @@ impl Acquire {
         if self.shared.closing.is_cancelled() {
             return Err(EngineError::Closed.into());
         }
-        let (engine, clock, grant) = (self.shared.engine.clone(), self.shared.clock.clone(), hold.grant());
+        let (background, grant) = (self.shared.background(), hold.grant());
         // If this is dropped, the next acquire of the same owner waits until it is settled.
         let releasing = self.shared.reentry.releasing(&hold);
         let settle = move |result: Result<Granted, AcquireError>| -> BoxFuture<'static, ()> {
             match result {
-                Ok(_) => Box::pin(release(engine, clock, grant, releasing)),
+                Ok(_) => Box::pin(background.release(grant, releasing)),
                 Err(_) => Box::pin(async move { drop(releasing) }),
             }
         };
         let asking = self.shared.engine.clone().acquire(request);
-        let answer = Operation::new(self.shared.thread.handle().clone(), cancel, asking, settle).await;
+        let answer = Operation::new(self.shared.thread.handle().clone(), Some(cancel), asking, settle).await;
         match answer {
             Err(_) if self.shared.closing.is_cancelled() => Err(EngineError::Closed.into()),
             answer => Ok((hold, answer?)),

@@ -18,13 +18,14 @@ use crate::keeper::Schedule;
 use crate::operation::Operation;
 use crate::owner::{Reentry, Releasing};
 use crate::random;
-use crate::telemetry;
+use crate::telemetry::Telemetry;
 use crate::thread::ClientThread;
 
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) schedule: Arc<Schedule>,
     pub(crate) reentry: Arc<Reentry>,
     /// Raised when the client is closed; every acquire's `cancel` hangs on it.
@@ -36,6 +37,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(engine: Arc<dyn Engine>, clock: Arc<dyn Clock>, thread: ClientThread) -> Arc<Self> {
         let shared = Arc::new(Self {
+            telemetry: Arc::new(Telemetry::new(engine.capabilities().engine)),
             engine,
             clock,
             schedule: Arc::default(),
@@ -53,8 +55,8 @@ impl Shared {
         // Before belief ends: whoever finds that it has must also find that a release is under way.
         let releasing = self.reentry.releasing(hold);
         let Some(lost) = hold.lose(reason, releasing) else { return };
-        telemetry::lost(&*self.engine, &lost.grant, reason);
-        telemetry::held(&*self.engine, -1.0);
+        self.telemetry.lost(&lost.grant, reason);
+        self.telemetry.ended();
         match lost.release {
             ReleaseLost::Now(releasing) => {
                 self.schedule.remove(hold);
@@ -72,7 +74,7 @@ impl Shared {
         match let_go {
             LetGo::Last(_) => {
                 self.schedule.remove(hold);
-                telemetry::held(&*self.engine, -1.0);
+                self.telemetry.ended();
             }
             LetGo::Kept(..) => self.schedule.remove(hold),
             LetGo::StillHeld | LetGo::Lost(_) => {}
@@ -97,13 +99,21 @@ impl Shared {
                 None => shared.schedule.put(&hold),
             }
             // Afterwards: a logger that panics must not cost the next renewal.
-            telemetry::renewed(&*shared.engine, &hold, &result);
+            shared.telemetry.renewed(&hold, &result);
         });
     }
 
     /// Releases a grant for which nobody waits any more.
     pub(crate) fn release_in_background(&self, grant: Grant, releasing: Option<Releasing>) {
-        self.thread.handle().finish(release(self.engine.clone(), self.clock.clone(), grant, releasing));
+        self.thread.handle().finish(self.background().release(grant, releasing));
+    }
+
+    pub(crate) fn background(&self) -> Background {
+        Background {
+            engine: self.engine.clone(),
+            clock: self.clock.clone(),
+            telemetry: self.telemetry.clone(),
+        }
     }
 
     /// Runs an engine's operation of which nothing is to be undone, and which is finished all the same if this is dropped.
@@ -112,7 +122,7 @@ impl Shared {
         future: BoxFuture<'static, T>,
     ) -> impl Future<Output = T> + use<T> {
         let settle = |_: T| -> BoxFuture<'static, ()> { Box::pin(async {}) };
-        Operation::new(self.thread.handle().clone(), CancellationToken::new(), future, settle)
+        Operation::new(self.thread.handle().clone(), None, future, settle)
     }
 
     /// Closes the engine, once.
@@ -129,25 +139,29 @@ impl Drop for Shared {
     }
 }
 
-/// Tries again and again until the engine answers: whether a grant has ended by itself, only the engine knows.
-pub(crate) async fn release(
+/// What releasing needs that goes on without the client.
+pub(crate) struct Background {
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
-    grant: Grant,
-    releasing: Option<Releasing>,
-) {
-    /// At the most so long between two tries.
-    const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-    let mut pause = Duration::from_millis(20);
-    loop {
-        let result = engine.clone().release(grant.clone()).await;
-        telemetry::released(&*engine, &grant, &result);
-        match result {
-            Ok(()) | Err(ReleaseError::NotHeld(_) | ReleaseError::Engine(EngineError::Closed)) => break,
-            Err(ReleaseError::Engine(_)) => {}
+    telemetry: Arc<Telemetry>,
+}
+
+impl Background {
+    /// Tries again and again until the engine answers: whether a grant has ended by itself, only the engine knows.
+    pub(crate) async fn release(self, grant: Grant, releasing: Option<Releasing>) {
+        /// At the most so long between two tries.
+        const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+        let mut pause = Duration::from_millis(20);
+        loop {
+            let result = self.engine.clone().release(grant.clone()).await;
+            self.telemetry.released(&grant, &result);
+            match result {
+                Ok(()) | Err(ReleaseError::NotHeld(_) | ReleaseError::Engine(EngineError::Closed)) => break,
+                Err(ReleaseError::Engine(_)) => {}
+            }
+            self.clock.sleep_until(self.clock.now() + random::jittered(pause)).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        clock.sleep_until(clock.now() + random::jittered(pause)).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        drop(releasing);
     }
-    drop(releasing);
 }

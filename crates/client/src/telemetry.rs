@@ -12,84 +12,133 @@
 
 use std::time::Duration;
 
+use metrics::{Counter, Gauge, Key, Label, Level, Metadata};
 use tracing::{debug, warn};
 
-use crate::engine::{Engine, Grant};
+use crate::engine::Grant;
 use crate::error::{AcquireError, LostReason, OncePerError, ReleaseError, RenewError};
 use crate::hold::Hold;
 use crate::lease::Term;
 use crate::once_per::Turn;
 use crate::token::FencingToken;
 
-pub(crate) fn acquired<T>(engine: &dyn Engine, result: &Result<T, AcquireError>, took: Duration) {
-    let engine = engine.capabilities().engine;
-    let outcome = match result {
-        Ok(_) => "granted",
-        Err(AcquireError::Busy { .. }) => "busy",
-        Err(AcquireError::TimedOut { .. }) => "timed_out",
-        Err(AcquireError::Deadlock { .. }) => "deadlock",
-        Err(_) => "failed",
-    };
-    metrics::counter!("tenure_acquires_total", "engine" => engine, "outcome" => outcome).increment(1);
-    if result.is_ok() {
-        metrics::histogram!("tenure_acquire_seconds", "engine" => engine).record(took);
+static METADATA: Metadata<'static> = Metadata::new("tenure", Level::INFO, Some("tenure"));
+
+/// The meters of one client. The keys of what is counted for every lock are made once, and whoever records them is asked each time: it may be
+/// installed after the client.
+#[derive(Debug)]
+pub(crate) struct Telemetry {
+    engine: &'static str,
+    granted: Key,
+    seconds: Key,
+    held: Key,
+    released: Key,
+}
+
+impl Telemetry {
+    pub(crate) fn new(engine: &'static str) -> Self {
+        Self {
+            engine,
+            granted: with_outcome("tenure_acquires_total", engine, "granted"),
+            seconds: Key::from_parts("tenure_acquire_seconds", vec![Label::new("engine", engine)]),
+            held: Key::from_parts("tenure_locks_held", vec![Label::new("engine", engine)]),
+            released: with_outcome("tenure_releases_total", engine, "released"),
+        }
+    }
+
+    pub(crate) fn acquired<T>(&self, result: &Result<T, AcquireError>, took: Duration) {
+        let outcome = match result {
+            Ok(_) => {
+                counter(&self.granted).increment(1);
+                return metrics::with_recorder(|recorder| {
+                    recorder.register_histogram(&self.seconds, &METADATA).record(took);
+                });
+            }
+            Err(AcquireError::Busy { .. }) => "busy",
+            Err(AcquireError::TimedOut { .. }) => "timed_out",
+            Err(AcquireError::Deadlock { .. }) => "deadlock",
+            Err(_) => "failed",
+        };
+        self.count("tenure_acquires_total", outcome);
+    }
+
+    pub(crate) fn turn(&self, result: &Result<Turn, OncePerError>) {
+        let outcome = match result {
+            Ok(Turn::Yours(_)) => "yours",
+            Ok(Turn::AlreadyRun { .. }) => "already_run",
+            Err(_) => "failed",
+        };
+        self.count("tenure_turns_total", outcome);
+    }
+
+    pub(crate) fn begun(&self) {
+        self.held().increment(1.0);
+    }
+
+    pub(crate) fn ended(&self) {
+        self.held().decrement(1.0);
+    }
+
+    pub(crate) fn renewed(&self, hold: &Hold, result: &Result<Term, RenewError>) {
+        let outcome = match result {
+            Ok(_) => "renewed",
+            Err(RenewError::Lost(_)) => "lost",
+            Err(RenewError::Engine(_)) => "failed",
+        };
+        self.count("tenure_renewals_total", outcome);
+        if let Err(RenewError::Engine(error)) = result {
+            warn!(lock = %hold.name, %error, "renewal failed; it is tried again");
+        } else {
+            debug!(lock = %hold.name, outcome, "renewal");
+        }
+    }
+
+    pub(crate) fn released(&self, grant: &Grant, result: &Result<(), ReleaseError>) {
+        let outcome = match result {
+            Ok(()) => "released",
+            Err(ReleaseError::NotHeld(_)) => "not_held",
+            Err(ReleaseError::Engine(_)) => "failed",
+        };
+        if result.is_ok() {
+            counter(&self.released).increment(1);
+        } else {
+            self.count("tenure_releases_total", outcome);
+        }
+        if let Err(ReleaseError::Engine(error)) = result {
+            warn!(lock = %grant.name, %error, "release failed; it is tried again");
+        } else {
+            debug!(lock = %grant.name, outcome, "release");
+        }
+    }
+
+    pub(crate) fn lost(&self, grant: &Grant, reason: LostReason) {
+        let label = match reason {
+            LostReason::Expired => "expired",
+            LostReason::MaxHold => "max_hold",
+            LostReason::Broken => "broken",
+            LostReason::Forgotten => "forgotten",
+            LostReason::Disconnected => "disconnected",
+            LostReason::Closed => "closed",
+        };
+        metrics::counter!("tenure_losses_total", "engine" => self.engine, "reason" => label).increment(1);
+        // A target of its own, for programs that tell of it themselves.
+        let token = grant.token.map(FencingToken::get);
+        warn!(target: "tenure::lost", lock = %grant.name, token, %reason, "lock lost");
+    }
+
+    fn count(&self, name: &'static str, outcome: &'static str) {
+        counter(&with_outcome(name, self.engine, outcome)).increment(1);
+    }
+
+    fn held(&self) -> Gauge {
+        metrics::with_recorder(|recorder| recorder.register_gauge(&self.held, &METADATA))
     }
 }
 
-pub(crate) fn turn(engine: &dyn Engine, result: &Result<Turn, OncePerError>) {
-    let outcome = match result {
-        Ok(Turn::Yours(_)) => "yours",
-        Ok(Turn::AlreadyRun { .. }) => "already_run",
-        Err(_) => "failed",
-    };
-    metrics::counter!("tenure_turns_total", "engine" => engine.capabilities().engine, "outcome" => outcome)
-        .increment(1);
+fn with_outcome(name: &'static str, engine: &'static str, outcome: &'static str) -> Key {
+    Key::from_parts(name, vec![Label::new("engine", engine), Label::new("outcome", outcome)])
 }
 
-pub(crate) fn held(engine: &dyn Engine, by: f64) {
-    metrics::gauge!("tenure_locks_held", "engine" => engine.capabilities().engine).increment(by);
-}
-
-pub(crate) fn renewed(engine: &dyn Engine, hold: &Hold, result: &Result<Term, RenewError>) {
-    let outcome = match result {
-        Ok(_) => "renewed",
-        Err(RenewError::Lost(_)) => "lost",
-        Err(RenewError::Engine(_)) => "failed",
-    };
-    metrics::counter!("tenure_renewals_total", "engine" => engine.capabilities().engine, "outcome" => outcome).increment(1);
-    if let Err(RenewError::Engine(error)) = result {
-        warn!(lock = %hold.name, %error, "renewal failed; it is tried again");
-    } else {
-        debug!(lock = %hold.name, outcome, "renewal");
-    }
-}
-
-pub(crate) fn released(engine: &dyn Engine, grant: &Grant, result: &Result<(), ReleaseError>) {
-    let outcome = match result {
-        Ok(()) => "released",
-        Err(ReleaseError::NotHeld(_)) => "not_held",
-        Err(ReleaseError::Engine(_)) => "failed",
-    };
-    metrics::counter!("tenure_releases_total", "engine" => engine.capabilities().engine, "outcome" => outcome).increment(1);
-    if let Err(ReleaseError::Engine(error)) = result {
-        warn!(lock = %grant.name, %error, "release failed; it is tried again");
-    } else {
-        debug!(lock = %grant.name, outcome, "release");
-    }
-}
-
-pub(crate) fn lost(engine: &dyn Engine, grant: &Grant, reason: LostReason) {
-    let label = match reason {
-        LostReason::Expired => "expired",
-        LostReason::MaxHold => "max_hold",
-        LostReason::Broken => "broken",
-        LostReason::Forgotten => "forgotten",
-        LostReason::Disconnected => "disconnected",
-        LostReason::Closed => "closed",
-    };
-    metrics::counter!("tenure_losses_total", "engine" => engine.capabilities().engine, "reason" => label)
-        .increment(1);
-    // A target of its own, for programs that tell of it themselves.
-    let token = grant.token.map(FencingToken::get);
-    warn!(target: "tenure::lost", lock = %grant.name, token, %reason, "lock lost");
+fn counter(key: &Key) -> Counter {
+    metrics::with_recorder(|recorder| recorder.register_counter(key, &METADATA))
 }

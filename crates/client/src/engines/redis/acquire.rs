@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use redis::Value as Answer;
 use tokio_util::sync::CancellationToken;
 
@@ -68,15 +69,22 @@ struct Busy {
 }
 
 impl RedisEngine {
-    pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
-        let key = self.key(&request.name)?;
-        let details = self.ourselves.details(&request, self.context.clock.wall(), None);
-        let first = self.ask_once(&request, &key, &details, Place::None).await;
-        if let Asked { sent_at, answer: Some(Ok(Said::Granted(token, value))), .. } = first {
-            return Ok(granted(&request, sent_at, token, value));
-        }
-        // All else is rarer, and in a box of its own.
-        Box::pin(self.wait_from(first, request, key, details)).await
+    /// An `async` block and no `async fn`, which would keep the request twice: it is allocated for every lock, and what is small is
+    /// quickly allocated.
+    pub(super) fn wait_for(
+        self: Arc<Self>,
+        request: AcquireRequest,
+    ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
+        Box::pin(async move {
+            let key = self.key(&request.name)?;
+            let details = self.ourselves.details(&request, self.context.clock.wall(), None);
+            let first = self.ask_once(&request, &key, &details, Place::None).await;
+            if let Asked { sent_at, answer: Some(Ok(Said::Granted(token, value))), .. } = first {
+                return Ok(granted(&request, sent_at, token, value));
+            }
+            // All else is rarer, and in a box of its own.
+            Box::pin(self.wait_from(first, request, key, details)).await
+        })
     }
 
     async fn wait_from(
@@ -98,13 +106,17 @@ impl RedisEngine {
     /// is seen to have gone when this moves to the client's thread, and is polled there.
     async fn ask_once(&self, request: &AcquireRequest, key: &str, details: &str, place: Place) -> Asked {
         let (sent_at, way) = (self.now(), self.link.present_way());
-        let mut asking = pin!(self.ask(self.call(request, key, details, place)));
-        let answer = poll_fn(|context| match asking.as_mut().poll(context) {
-            Poll::Ready(answer) => Poll::Ready(Some(answer)),
-            Poll::Pending if request.cancel.is_cancelled() => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        });
-        Asked { sent_at, way, answer: answer.await }
+        let answer = {
+            let script = self.call(request, key, details, place);
+            let mut asking = pin!(self.ask(&way, &script));
+            poll_fn(|context| match asking.as_mut().poll(context) {
+                Poll::Ready(answer) => Poll::Ready(Some(answer)),
+                Poll::Pending if request.cancel.is_cancelled() => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            })
+            .await
+        };
+        Asked { sent_at, way, answer }
     }
 
     async fn wait_with(
@@ -177,18 +189,18 @@ impl RedisEngine {
             Place::Deaf => "?",
             Place::Kept => self.wakeups.client(),
         };
-        let how = match (request.mode, request.reenter, self.address.fair, place) {
-            (Mode::Ex, false, false, Place::None) => "EX".to_owned(),
-            (mode, ..) => format!("{mode} {reenters} {fair} {client} {}", PLACE_KEPT.as_millis()),
-        };
         let who = format!("{} {}", request.grant, request.owner);
         let mut script = Call::new(&scripts::ACQUIRE, key);
-        script.arg(who).arg(milliseconds(request.ttl)).arg(details).arg(how);
+        script.arg(who).arg(milliseconds(request.ttl)).arg(details);
+        if (request.mode, request.reenter, self.address.fair, place) != (Mode::Ex, false, false, Place::None)
+        {
+            script.arg(format!("{} {reenters} {fair} {client} {}", request.mode, PLACE_KEPT.as_millis()));
+        }
         script
     }
 
-    async fn ask(&self, script: Call) -> Result<Said, Fault> {
-        let answer: Answer = self.link.granting(self.limit, &script).await?;
+    async fn ask(&self, way: &Way, script: &Call) -> Result<Said, Fault> {
+        let answer: Answer = self.link.granting(way, self.limit, script).await?;
         Said::read(&answer).ok_or_else(|| {
             let message = format!("{} gave an answer that is none: {answer:?}", self.link.at());
             Fault::refused(self.capabilities.engine, message, None)

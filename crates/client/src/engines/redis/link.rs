@@ -7,7 +7,6 @@
 //! **A connection is used until it breaks**, also if it was silent for long: so what undoes a request can follow it on the same way, and
 //! does not overtake it.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,7 +35,8 @@ pub(in crate::engines) struct Link {
     at: String,
     /// The client's own runtime.
     own: Handle,
-    ways: Mutex<HashMap<runtime::Id, Way>>,
+    /// Few, and looked through for every request.
+    ways: Mutex<Vec<(runtime::Id, Way)>>,
     /// Which server process it was that answered last.
     run_id: Mutex<Option<String>>,
 }
@@ -145,13 +145,14 @@ impl Link {
         Ok(answer == 1 || repeated)
     }
 
-    /// Runs a script that gives a token, within this time: none that a connection gives is behind the date at which it was made.
+    /// Runs a script that gives a token, on this way and within this time: none that a connection gives is behind the date at which it was made.
     pub(in crate::engines) async fn granting<T: FromRedisValue>(
         self: &Arc<Self>,
+        way: &Way,
         limit: Duration,
         script: &Call,
     ) -> Result<T, Fault> {
-        Ok(self.within(limit, self.on_a_way(Repeat::Harmless, Request::Granting(script))).await?.answer)
+        Ok(self.within(limit, self.on_way(way, Repeat::Harmless, Request::Granting(script))).await?.answer)
     }
 
     /// Runs a script behind all that was sent on a way before, within this time. Nothing, if that way has broken.
@@ -232,23 +233,29 @@ impl Link {
         repeat: Repeat,
         request: Request<'_>,
     ) -> Result<Answered<T>, Fault> {
-        // What is rare is in boxes of its own: this is done for every lock, and what is small is quickly allocated.
         let way = self.present_way();
+        self.on_way(&way, repeat, request).await
+    }
+
+    async fn on_way<T: FromRedisValue>(
+        self: &Arc<Self>,
+        way: &Way,
+        repeat: Repeat,
+        request: Request<'_>,
+    ) -> Result<Answered<T>, Fault> {
+        // What is rare is in boxes of its own: this is done for every lock, and what is small is quickly allocated.
         let Some(mut connection) = way.connection() else {
-            return Box::pin(self.on_a_new_way(way, request, false)).await;
+            return Box::pin(self.on_a_new_way(way.clone(), request, false)).await;
         };
-        if repeat == Repeat::Never
-            && let Err(error) = Box::pin(redis::cmd("PING").query_async::<()>(&mut connection)).await
-            && leads_nowhere(&error)
-        {
+        if repeat == Repeat::Never && Box::pin(is_broken(&mut connection)).await {
             // It was closed while nobody used it, and that is found out before it matters.
-            self.forget(&way);
+            self.forget(way);
             return Box::pin(self.on_a_new_way(self.present_way(), request, false)).await;
         }
-        match request.send(&way, &mut connection).await {
+        match request.send(way, &mut connection).await {
             Ok(answer) => Ok(Answered { answer, repeated: false }),
             Err(error) if leads_nowhere(&error) => {
-                self.forget(&way);
+                self.forget(way);
                 if repeat == Repeat::Never {
                     return Err(Fault::of(self.engine, &self.at, error));
                 }
@@ -276,7 +283,7 @@ impl Link {
         }
     }
 
-    fn ways(&self) -> MutexGuard<'_, HashMap<runtime::Id, Way>> {
+    fn ways(&self) -> MutexGuard<'_, Vec<(runtime::Id, Way)>> {
         self.ways.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -287,7 +294,7 @@ impl Link {
 
     fn way_of(self: &Arc<Self>, runtime: &Handle) -> Way {
         let mut ways = self.ways();
-        if let Some(way) = ways.get(&runtime.id()) {
+        if let Some((_, way)) = ways.iter().find(|(id, _)| *id == runtime.id()) {
             return way.clone();
         }
         if ways.len() >= MOST_WAYS && runtime.id() != self.own.id() {
@@ -304,12 +311,12 @@ impl Link {
             });
         });
         let way = Arc::new(Connected { state, risen: AtomicBool::new(false) });
-        ways.insert(runtime.id(), way.clone());
+        ways.push((runtime.id(), way.clone()));
         way
     }
 
     fn forget(&self, way: &Way) {
-        self.ways().retain(|_, present| !Arc::ptr_eq(present, way));
+        self.ways().retain(|(_, present)| !Arc::ptr_eq(present, way));
     }
 
     /// Lets go of all connections.
@@ -324,7 +331,8 @@ impl Link {
             None => {
                 // The runtime does not open connections, or does nothing any more: the client's own does it.
                 let own = self.way_of(&self.own);
-                self.ways().insert(Handle::current().id(), own.clone());
+                self.forget(way);
+                self.ways().push((Handle::current().id(), own.clone()));
                 match own.opened().await {
                     Some(Ok(connection)) => return Ok(connection),
                     Some(Err((what, message))) => (what, message),
@@ -420,6 +428,10 @@ impl Connected {
         self.risen.store(true, Ordering::Release);
         Ok(())
     }
+}
+
+async fn is_broken(connection: &mut MultiplexedConnection) -> bool {
+    redis::cmd("PING").query_async::<()>(connection).await.is_err_and(|error| leads_nowhere(&error))
 }
 
 /// Whether a connection is of no use after this: it broke, or its server has become a replica, and whoever connects anew may find the master.

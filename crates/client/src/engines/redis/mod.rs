@@ -146,7 +146,7 @@ pub(in crate::engines) fn key(
     prefix: &str,
     name: &LockName,
 ) -> Result<String, EngineError> {
-    let key = format!("{prefix}{name}");
+    let key = [prefix, name.as_str()].concat();
     if key.starts_with(OWN_KEYS) {
         let message = format!(
             "keys that start with `{OWN_KEYS}` are the engine's own: choose another name, or `?prefix=` for all locks"
@@ -179,7 +179,7 @@ impl Engine for RedisEngine {
         self: Arc<Self>,
         request: AcquireRequest,
     ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
-        Box::pin(self.wait_for(request))
+        self.wait_for(request)
     }
 
     fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>> {

@@ -14,8 +14,9 @@ pub(in crate::engines) struct Call {
 
 impl Call {
     pub(in crate::engines) fn new(script: &'static Script, key: &str) -> Self {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(script.get_hash()).arg(1).arg(key);
+        // All in two allocations.
+        let mut command = Cmd::with_capacity(8, 512);
+        command.arg("EVALSHA").arg(script.get_hash()).arg(1).arg(key);
         Self { script, command }
     }
 

@@ -1,13 +1,13 @@
 -- ARGV: `GRANT OWNER`, ttl (ms), details, and `MODE REENTERS FAIR CLIENT PLACE`: whether the owner may re-enter and whether the
 -- queue decides (1 or 0), the client to wake if this one is to wait (or - or ?), how long its place is kept (ms). That is one text, and
--- only `EX` if there is nothing else to say, since each argument costs as much as a call.
+-- left out if it would be `EX 0 0 -`, since each argument costs as much as a call.
 --
 -- Most locks are free, have no value, and are asked for by one who is in no queue: that is answered before anything else is defined.
 local key, who = KEYS[1], ARGV[1]
-if ARGV[4] == 'EX' and redis.call('EXISTS', key, 'tenure:value:' .. key, 'tenure:next:' .. key) == 0 then
+if not ARGV[4] and redis.call('EXISTS', key, 'tenure:value:' .. key, 'tenure:next:' .. key) == 0 then
   local token = redis.call('INCR', 'tenure:token')
   if token >= 1000000000000000 then
-    local text = 'tenure1 ' .. who .. ' ' .. string.format('%.0f', token) .. ' EX ' .. ARGV[3]
+    local text = 'tenure1 ' .. who .. ' ' .. string.format('%d', token) .. ' EX ' .. ARGV[3]
     redis.call('SET', key, text, 'NX', 'PX', ARGV[2])
     return token
   end

@@ -20,5 +20,5 @@ end
 
 -- Numbers of this size would be written with an exponent.
 local function whole(number)
-  return string.format('%.0f', number)
+  return string.format('%d', number)
 end

@@ -4,5 +4,5 @@
 local now = redis.call('TIME')
 now = now[1] * 1000000 + now[2]
 local token = tonumber(redis.call('GET', 'tenure:token') or 0)
-if token < now then redis.call('SET', 'tenure:token', string.format('%.0f', now)) end
+if token < now then redis.call('SET', 'tenure:token', string.format('%d', now)) end
 return 1
