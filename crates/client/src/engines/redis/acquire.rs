@@ -17,7 +17,7 @@ use super::scripts::Call;
 use super::wakeups::Waiter;
 use super::{RedisEngine, milliseconds, scripts, term};
 use crate::clock::BootTime;
-use crate::engine::{AcquireRequest, EngineContext, Granted};
+use crate::engine::{AcquireRequest, EngineContext, Granted, WaitUntil};
 use crate::error::AcquireError;
 use crate::ids::GrantId;
 use crate::mode::Mode;
@@ -78,23 +78,31 @@ impl RedisEngine {
         Box::pin(async move {
             let key = self.key(&request.name)?;
             let details = self.ourselves.details(&request, self.context.clock.wall(), None);
+            if !matches!(request.wait, WaitUntil::Try) && self.wakeups.anybody_waits_for(&request.name) {
+                return Box::pin(self.wait_from(None, request, key, details)).await;
+            }
             let first = self.ask_once(&request, &key, &details, Place::None).await;
             if let Asked { sent_at, answer: Some(Ok(Said::Granted(token, value))), .. } = first {
                 return Ok(granted(&request, sent_at, token, value));
             }
             // All else is rarer, and in a box of its own.
-            Box::pin(self.wait_from(first, request, key, details)).await
+            Box::pin(self.wait_from(Some(first), request, key, details)).await
         })
     }
 
+    /// From the first answer on, or from the beginning: then it queues at once.
     async fn wait_from(
         &self,
-        first: Asked,
+        first: Option<Asked>,
         request: AcquireRequest,
         key: String,
         details: String,
     ) -> Result<Granted, AcquireError> {
         let mut attempt = Attempt { key, sent_on: None, answered: true, waiter: None };
+        let first = match first {
+            Some(first) => first,
+            None => self.ask_in_queue(&request, &details, &mut attempt).await,
+        };
         let answer = self.wait_with(first, &request, &details, &mut attempt).await;
         if answer.is_err() {
             self.undo(attempt, &request).await;
@@ -116,7 +124,7 @@ impl RedisEngine {
             })
             .await
         };
-        Asked { sent_at, way, answer }
+        Asked { sent_at, way, place, answer }
     }
 
     async fn wait_with(
@@ -128,10 +136,9 @@ impl RedisEngine {
     ) -> Result<Granted, AcquireError> {
         let mut poll = SHORTEST_POLL;
         let mut silent_since: Option<BootTime> = None;
-        let mut place = Place::None;
         let mut asked = first;
         loop {
-            let Asked { sent_at, way, answer } = asked;
+            let Asked { sent_at, way, place, answer } = asked;
             let Some(answer) = answer else {
                 attempt.sent_on = Some(way);
                 return Err(request.not_got());
@@ -173,13 +180,18 @@ impl RedisEngine {
                     () = waiter.woken() => {}
                     () = self.context.clock.sleep_until(look_again) => {}
                 }
-            } else {
-                // From now on in the queue; but it may have been freed before that.
-                attempt.waiter = Some(self.wakeups.register(request.grant));
             }
-            place = if self.wakeups.is_open() { Place::Kept } else { Place::Deaf };
-            asked = self.ask_once(request, &attempt.key, details, place).await;
+            asked = self.ask_in_queue(request, details, attempt).await;
         }
+    }
+
+    async fn ask_in_queue(&self, request: &AcquireRequest, details: &str, attempt: &mut Attempt) -> Asked {
+        if attempt.waiter.is_none() {
+            // From now on in the queue; but it may have been freed before that.
+            attempt.waiter = Some(self.wakeups.register(request.grant, &request.name));
+        }
+        let place = if self.wakeups.is_open() { Place::Kept } else { Place::Deaf };
+        self.ask_once(request, &attempt.key, details, place).await
     }
 
     fn call(&self, request: &AcquireRequest, key: &str, details: &str, place: Place) -> Call {
@@ -254,6 +266,8 @@ struct Asked {
     sent_at: BootTime,
     /// On which way it was sent.
     way: Way,
+    /// With which place in the queue.
+    place: Place,
     answer: Option<Result<Said, Fault>>,
 }
 

@@ -4,6 +4,7 @@
 //! also looks by itself, rarely.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use super::fault::Fault;
 use super::link::Link;
 use crate::engine::EngineContext;
 use crate::ids::GrantId;
+use crate::name::LockName;
 use crate::random;
 
 /// The pauses before the connection is opened again: ever longer ones.
@@ -30,12 +32,19 @@ pub(super) struct Wakeups {
     context: EngineContext,
     /// What the client is called in the queue.
     client: String,
-    waiting: Mutex<HashMap<GrantId, Arc<Notify>>>,
+    waiting: Mutex<Waiting>,
     /// Whether the first waiter has come.
     begun: AtomicBool,
     /// Whether messages are heard.
     open: AtomicBool,
     closing: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    woken: HashMap<GrantId, Arc<Notify>>,
+    /// How many wait for each lock.
+    names: HashMap<LockName, usize>,
 }
 
 impl Wakeups {
@@ -57,18 +66,26 @@ impl Wakeups {
         &self.client
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashMap<GrantId, Arc<Notify>>> {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on, what is published for this grant wakes it; also when messages begin to be heard, which is when it can queue.
-    pub(super) fn register(self: &Arc<Self>, grant: GrantId) -> Waiter {
+    pub(super) fn register(self: &Arc<Self>, grant: GrantId, name: &LockName) -> Waiter {
         let woken = Arc::new(Notify::new());
-        self.waiting().insert(grant, woken.clone());
+        let mut waiting = self.waiting();
+        waiting.woken.insert(grant, woken.clone());
+        *waiting.names.entry(name.clone()).or_default() += 1;
+        drop(waiting);
         if !self.begun.swap(true, Ordering::AcqRel) {
             self.context.runtime.spawn(self.clone().listen());
         }
-        Waiter { wakeups: self.clone(), grant, woken }
+        Waiter { wakeups: self.clone(), grant, name: name.clone(), woken }
+    }
+
+    /// Whether somebody here waits for this lock: whoever comes next will have to wait, too.
+    pub(super) fn anybody_waits_for(&self, name: &LockName) -> bool {
+        self.is_open() && self.waiting().names.contains_key(name)
     }
 
     /// Whether messages are heard.
@@ -120,13 +137,13 @@ impl Wakeups {
 
     fn wake(&self, payload: &[u8]) {
         let grant = str::from_utf8(payload).ok().and_then(|text| text.parse().ok());
-        if let Some(woken) = grant.and_then(|grant: GrantId| self.waiting().get(&grant).cloned()) {
+        if let Some(woken) = grant.and_then(|grant: GrantId| self.waiting().woken.get(&grant).cloned()) {
             woken.notify_one();
         }
     }
 
     fn wake_all(&self) {
-        for woken in self.waiting().values() {
+        for woken in self.waiting().woken.values() {
             woken.notify_one();
         }
     }
@@ -137,6 +154,7 @@ impl Wakeups {
 pub(super) struct Waiter {
     wakeups: Arc<Wakeups>,
     grant: GrantId,
+    name: LockName,
     woken: Arc<Notify>,
 }
 
@@ -149,6 +167,13 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        self.wakeups.waiting().remove(&self.grant);
+        let mut waiting = self.wakeups.waiting();
+        waiting.woken.remove(&self.grant);
+        if let Entry::Occupied(mut count) = waiting.names.entry(self.name.clone()) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 }
