@@ -6,6 +6,10 @@ use crate::engine::{Engine, EngineContext};
 use crate::error::ConnectError;
 use crate::url::{EngineUrl, UrlError};
 
+#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
+mod authority;
+#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
+mod details;
 pub mod file;
 #[cfg(feature = "redis")]
 pub mod redis;

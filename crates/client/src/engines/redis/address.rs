@@ -4,12 +4,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
 use redis::io::tcp::{TcpSettings, socket2};
 use redis::{
     Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, TlsCertificates,
 };
 
+use crate::engines::authority::{Authority, ENCODE, shown, timeout_ms};
 use crate::error::{ConnectError, EngineError};
 use crate::url::{EngineUrl, UrlError};
 
@@ -21,12 +21,9 @@ const DEFAULT_PORT: u16 = 6379;
 #[derive(Clone)]
 pub(in crate::engines) struct Address {
     pub(in crate::engines) engine: &'static str,
-    /// Host and port of each server.
-    pub(in crate::engines) hosts: Vec<(String, u16)>,
+    authority: Authority,
     pub(in crate::engines) db: i64,
     tls: Option<Tls>,
-    user: Option<String>,
-    password: Option<String>,
     /// What stands before each lock's name in its key.
     pub(in crate::engines) prefix: String,
     /// How long one request may take, if the URL says so.
@@ -55,9 +52,6 @@ pub(in crate::engines) struct Form {
     pub(in crate::engines) known: &'static str,
 }
 
-/// What stands there is not repeated, since it may be a password.
-const ENCODE: &str = " (in a password, `/` is written `%2F`, `?` `%3F`, `@` `%40`, `:` `%3A`)";
-
 impl Address {
     pub(in crate::engines) fn parse(url: &EngineUrl<'_>, form: &Form) -> Result<Self, UrlError> {
         // A URL with a password in it is not repeated in an error.
@@ -65,30 +59,18 @@ impl Address {
             url: format!("{}://…", url.scheme),
             message: format!("{message}: it looks like `{}`", form.example),
         };
-        let rest = url.rest.strip_prefix("//").ok_or_else(|| wrong("the URL lacks its `//`".into()))?;
-        let (rest, db) = rest.split_once('/').unwrap_or((rest, ""));
-        let (login, hosts) = rest.rsplit_once('@').unwrap_or(("", rest));
-        let (user, password) = login.split_once(':').unwrap_or((login, ""));
-        let db = match db {
+        let authority = Authority::parse(url.rest, DEFAULT_PORT).map_err(wrong)?;
+        let db = match &*authority.path {
             "" => 0,
             number => number.parse().ok().filter(|db| *db >= 0).ok_or_else(|| {
                 wrong(format!("what comes after the host is not the number of a database{ENCODE}"))
             })?,
         };
-        let hosts: Vec<_> = hosts
-            .split(',')
-            .map(|host| {
-                host_and_port(host)
-                    .ok_or_else(|| wrong(format!("it does not name a host and a port{ENCODE}")))
-            })
-            .collect::<Result<_, _>>()?;
         let mut address = Self {
             engine: form.engine,
-            hosts,
+            authority,
             db,
             tls: (url.scheme == format!("{}s", form.engine)).then(Tls::default),
-            user: decoded(user),
-            password: decoded(password),
             prefix: String::new(),
             limit: None,
             fair: false,
@@ -124,12 +106,7 @@ impl Address {
                 ));
             }
             "prefix" => value.clone_into(&mut self.prefix),
-            "timeout_ms" => {
-                let limit = value.parse().ok().filter(|ms| (1..=60_000).contains(ms));
-                let limit =
-                    limit.ok_or_else(|| format!("`timeout_ms` is from 1 to 60000, and not `{value}`"))?;
-                self.limit = Some(Duration::from_millis(limit));
-            }
+            "timeout_ms" => self.limit = Some(timeout_ms(value)?),
             _ => {
                 let path = Some(PathBuf::from(value));
                 let Some(tls) = &mut self.tls else {
@@ -146,6 +123,11 @@ impl Address {
         Ok(())
     }
 
+    /// Host and port of each server.
+    pub(in crate::engines) fn hosts(&self) -> &[(String, u16)] {
+        &self.authority.hosts
+    }
+
     pub(in crate::engines) const fn limit(&self) -> Option<Duration> {
         self.limit
     }
@@ -156,19 +138,16 @@ impl Address {
 
     /// The same text for the same locks: of the servers in any order, and without the login.
     pub(in crate::engines) fn place(&self) -> String {
-        let mut hosts: Vec<_> =
-            self.hosts.iter().map(|(host, port)| shown(&host.to_lowercase(), *port)).collect();
-        hosts.sort();
         let scheme = if self.tls.is_some() { format!("{}s", self.engine) } else { self.engine.to_owned() };
         let prefix = percent_encoding::utf8_percent_encode(&self.prefix, percent_encoding::NON_ALPHANUMERIC);
         let prefix = if self.prefix.is_empty() { String::new() } else { format!("?prefix={prefix}") };
-        format!("{scheme}://{}/{}{prefix}", hosts.join(","), self.db)
+        format!("{scheme}://{}/{}{prefix}", self.authority.place(), self.db)
     }
 
     /// A client of each server, which does not connect yet.
     pub(in crate::engines) fn clients(&self) -> Result<Vec<(Client, String)>, ConnectError> {
         let certificates = self.tls.as_ref().map(|tls| tls.certificates(self.engine)).transpose()?;
-        self.hosts
+        self.hosts()
             .iter()
             .map(|(host, port)| Ok((self.client(host, *port, certificates.as_ref())?, shown(host, *port))))
             .collect()
@@ -187,10 +166,10 @@ impl Address {
             }
         };
         let mut login = RedisConnectionInfo::default().set_db(self.db);
-        if let Some(user) = &self.user {
+        if let Some(user) = &self.authority.user {
             login = login.set_username(user);
         }
-        if let Some(password) = &self.password {
+        if let Some(password) = &self.authority.password {
             login = login.set_password(password);
         }
         // A peer that is gone without a word is noticed well within the default ttl.
@@ -251,28 +230,6 @@ impl Tls {
 /// Keys that start so are not locks.
 pub(in crate::engines) const OWN_KEYS: &str = "tenure:";
 
-fn decoded(text: &str) -> Option<String> {
-    (!text.is_empty()).then(|| percent_decode_str(text).decode_utf8_lossy().into_owned())
-}
-
-fn host_and_port(text: &str) -> Option<(String, u16)> {
-    // An IPv6 address stands in brackets, since it has colons of its own.
-    let (host, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (host, port) = rest.split_once(']')?;
-            (host, port.strip_prefix(':').or(port.is_empty().then_some(""))?)
-        }
-        None => text.split_once(':').unwrap_or((text, "")),
-    };
-    let port = if port.is_empty() { DEFAULT_PORT } else { port.parse().ok().filter(|port| *port > 0)? };
-    let host = decoded(host).filter(|host| !host.contains(char::is_whitespace))?;
-    Some((host, port))
-}
-
-fn shown(host: &str, port: u16) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
-
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the login.
@@ -300,8 +257,11 @@ mod tests {
         let address =
             parse("redis://al%40ice:s%3Acret@Db1:7000,[::1]/2?fair=true&prefix=lock%3A&timeout_ms=250")
                 .unwrap();
-        assert_eq!(address.hosts, [("Db1".to_owned(), 7000), ("::1".to_owned(), 6379)]);
-        assert_eq!((address.user.as_deref(), address.password.as_deref()), (Some("al@ice"), Some("s:cret")));
+        assert_eq!(address.hosts(), [("Db1".to_owned(), 7000), ("::1".to_owned(), 6379)]);
+        assert_eq!(
+            (address.authority.user.as_deref(), address.authority.password.as_deref()),
+            (Some("al@ice"), Some("s:cret"))
+        );
         assert_eq!((address.db, address.fair, &*address.prefix), (2, true, "lock:"));
         assert_eq!(address.limit(), Some(Duration::from_millis(250)));
         assert_eq!(address.place(), "redis://[::1]:6379,db1:7000/2?prefix=lock%3A");

@@ -1,62 +1,14 @@
 //! Who holds and who waits, as text: what the scripts write into keys, hashes and queues.
 
-use std::fmt::Write;
-use std::time::{Duration, SystemTime};
-
 use redis::Value as Answer;
-use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::engine::AcquireRequest;
+use crate::engines::details;
 use crate::ids::{GrantId, OwnerId};
 use crate::info::Member;
 use crate::mode::Mode;
 use crate::token::FencingToken;
-
-/// What is told of a holder or waiter to those who look.
-#[derive(Debug, Default, Deserialize)]
-struct Details {
-    label: Option<String>,
-    host: Option<String>,
-    pid: Option<u32>,
-    since_ms: Option<u64>,
-    /// The grant, where the text is not known by it.
-    grant: Option<GrantId>,
-}
-
-/// Who this process is, to those who look: what is the same for all of its locks.
-#[derive(Debug)]
-pub(in crate::engines) struct Ourselves(String);
-
-impl Ourselves {
-    pub(in crate::engines) fn new() -> Self {
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Self(format!(r#""host":{},"pid":{}"#, json(&host), std::process::id()))
-    }
-
-    /// The details of a request, with its grant if the text is not known by it. Put together by hand, since it is done for every lock.
-    pub(in crate::engines) fn details(
-        &self,
-        request: &AcquireRequest,
-        now: SystemTime,
-        grant: Option<GrantId>,
-    ) -> String {
-        let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let mut text = format!(r#"{{{},"since_ms":{}"#, self.0, since.as_millis());
-        if let Some(label) = &request.label {
-            let _ = write!(text, r#","label":{}"#, json(label));
-        }
-        if let Some(grant) = grant {
-            let _ = write!(text, r#","grant":"{grant}""#);
-        }
-        text.push('}');
-        text
-    }
-}
-
-fn json(text: &str) -> String {
-    serde_json::to_string(text).expect("a text can be written as JSON")
-}
 
 /// The text in a lock's key.
 #[derive(Debug)]
@@ -114,15 +66,7 @@ pub(super) fn holder(grant: GrantId, entry: &str) -> Option<Member> {
 pub(super) fn waiter(grant: GrantId, entry: &str) -> Option<Member> {
     let (mode, rest) = entry.split_once(' ')?;
     let (owner, details) = rest.split_once(' ')?;
-    let details: Details = serde_json::from_str(details).unwrap_or_default();
-    let grant = details.grant.unwrap_or(grant);
-    let mut member = Member::new(grant, owner.parse::<OwnerId>().ok()?, mode.parse().ok()?);
-    member.label = details.label;
-    member.host = details.host;
-    member.pid = details.pid;
-    member.since =
-        details.since_ms.and_then(|ms| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms)));
-    Some(member)
+    Some(details::member(grant, owner.parse::<OwnerId>().ok()?, mode.parse().ok()?, details))
 }
 
 /// Pairs of a grant and what is read of it.
@@ -151,8 +95,11 @@ fn another(text: &[u8]) -> Member {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
     use super::*;
     use crate::LockName;
+    use crate::engines::details::Ourselves;
 
     #[test]
     fn a_holder_is_read_as_it_was_written() {

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::address::{Address, Form, OWN_KEYS};
-use self::entry::{Held, Ourselves};
+use self::entry::Held;
 use self::fault::What;
 use self::link::{Link, Repeat};
 use self::scripts::Call;
@@ -38,6 +38,7 @@ use self::wakeups::Wakeups;
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start};
+use crate::engines::details::Ourselves;
 use crate::error::{
     AcquireError, BreakError, ConnectError, EngineError, InspectError, Lost, LostReason, ReleaseError,
     RememberError, RenewError, ValueError,
@@ -83,7 +84,7 @@ impl RedisEngine {
         context: EngineContext,
     ) -> Result<Arc<dyn Engine>, ConnectError> {
         let address = Address::parse(url, &FORM)?;
-        if address.hosts.len() != 1 {
+        if address.hosts().len() != 1 {
             let message =
                 "it names several servers: `redis:` is one, and `redlock:` is several that are independent";
             return Err(UrlError::Location { url: address.place(), message: message.into() }.into());

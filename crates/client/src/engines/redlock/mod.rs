@@ -24,8 +24,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use self::instances::{Instances, Tally, Vote};
+use super::details::Ourselves;
 use super::redis::address::{Address, Form};
-use super::redis::entry::Ourselves;
 use super::redis::fault::What;
 use super::redis::link::{Link, Repeat};
 use super::redis::scripts::{self, Call};
@@ -156,7 +156,7 @@ impl RedlockEngine {
 
 /// An odd number of instances, none of them twice.
 fn check_hosts(address: &Address) -> Result<(), UrlError> {
-    let count = address.hosts.len();
+    let count = address.hosts().len();
     let wrong = |message: String| Err(UrlError::Location { url: address.place(), message });
     if count.is_multiple_of(2) {
         return wrong(format!(
@@ -164,7 +164,7 @@ fn check_hosts(address: &Address) -> Result<(), UrlError> {
             (count - 1) / 2
         ));
     }
-    let mut hosts = address.hosts.clone();
+    let mut hosts = address.hosts().to_vec();
     hosts.sort();
     hosts.dedup();
     if hosts.len() < count {

@@ -1,0 +1,67 @@
+//! What is told of a holder or waiter to those who look: a text that engines write beside a lock, and do not decide by.
+
+use std::fmt::Write;
+use std::time::{Duration, SystemTime};
+
+use serde::Deserialize;
+
+use crate::engine::AcquireRequest;
+use crate::ids::{GrantId, OwnerId};
+use crate::info::Member;
+use crate::mode::Mode;
+
+#[derive(Debug, Default, Deserialize)]
+struct Details {
+    label: Option<String>,
+    host: Option<String>,
+    pid: Option<u32>,
+    since_ms: Option<u64>,
+    /// The grant, where the text is not known by it.
+    grant: Option<GrantId>,
+}
+
+/// A member of whom this was told. Who told nothing that can be read is a member all the same.
+pub(super) fn member(grant: GrantId, owner: OwnerId, mode: Mode, details: &str) -> Member {
+    let details: Details = serde_json::from_str(details).unwrap_or_default();
+    let mut member = Member::new(details.grant.unwrap_or(grant), owner, mode);
+    member.label = details.label;
+    member.host = details.host;
+    member.pid = details.pid;
+    member.since =
+        details.since_ms.and_then(|ms| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms)));
+    member
+}
+
+/// Who this process is, to those who look: what is the same for all of its locks.
+#[derive(Debug)]
+pub(super) struct Ourselves(String);
+
+impl Ourselves {
+    pub(super) fn new() -> Self {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Self(format!(r#""host":{},"pid":{}"#, json(&host), std::process::id()))
+    }
+
+    /// The details of a request, with its grant if the text is not known by it. Put together by hand, since it is done for every lock.
+    pub(super) fn details(
+        &self,
+        request: &AcquireRequest,
+        now: SystemTime,
+        grant: Option<GrantId>,
+    ) -> String {
+        let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mut text = format!(r#"{{{},"since_ms":{}"#, self.0, since.as_millis());
+        if let Some(label) = &request.label {
+            let _ = write!(text, r#","label":{}"#, json(label));
+        }
+        if let Some(grant) = grant {
+            let _ = write!(text, r#","grant":"{grant}""#);
+        }
+        text.push('}');
+        text
+    }
+}
+
+fn json(text: &str) -> String {
+    serde_json::to_string(text).expect("a text can be written as JSON")
+}
