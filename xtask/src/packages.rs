@@ -30,7 +30,10 @@ const NEEDED: &[Package] = &[
     package("gcc", "the linker, and the C parts of some crates"),
     package("libc6-dev", "what gcc links against"),
     package("redis-server", "the engine under test"),
-    package("libfaketime", "a Redis whose clock is stepped"),
+    // These two bring their client programs with them.
+    package("postgresql", "the engine under test, and psql, through which tests ask it"),
+    package("mariadb-server", "the engine under test, and mariadb, through which tests ask it"),
+    package("libfaketime", "servers whose clock is stepped"),
     package("util-linux", "setpriv: servers that die with their test, programs that are not root"),
     package("mount", "disks that are full"),
     package("bash", "a shell with job control, on terminals that tests type on"),

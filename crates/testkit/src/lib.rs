@@ -23,10 +23,11 @@
 //! | to have | use |
 //! | --- | --- |
 //! | a Redis of one's own, or one for all tests of a binary | [`Redis::start`], [`Redis::builder`], [`Redis::shared`] |
+//! | a PostgreSQL or a MariaDB, in the same ways | [`Postgres`], [`MariaDb`] |
 //! | any other server as a supervised child | [`Process`] |
 //! | a free port | [`free_port`] |
 //! | a network that is cut, severed, or loses answers | [`Proxy`] |
-//! | a wall clock that jumps | [`Redis::step_clock`], and [`Faketime`] for other servers |
+//! | a wall clock that jumps | [`Redis::step_clock`] and its like, and [`Faketime`] for other servers |
 //! | a terminal that somebody types on | [`Terminal`] |
 //! | a disk that is full | [`SmallDisk`] |
 //! | a program that is not root | [`unprivileged`] |
@@ -40,20 +41,27 @@
 mod deadline;
 mod disk;
 mod faketime;
+mod family;
+mod guard;
+mod mariadb;
 mod port;
+mod postgres;
 mod process;
 mod program;
 mod proxy;
 mod redis;
 mod resp;
 mod spawner;
+mod sql;
 mod terminal;
 mod user;
 mod wait;
 
 pub use disk::SmallDisk;
 pub use faketime::Faketime;
+pub use mariadb::{MariaDb, MariaDbBuilder};
 pub use port::free_port;
+pub use postgres::{Postgres, PostgresBuilder};
 pub use process::Process;
 pub use program::{MissingProgram, find_program};
 pub use proxy::Proxy;

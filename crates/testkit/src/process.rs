@@ -12,8 +12,9 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::guard::Guard;
 use crate::wait::{DEFAULT_LIMIT, eventually, poll};
-use crate::{program, spawner};
+use crate::{family, program, spawner};
 
 /// How long a server may take to end after it was asked to.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
@@ -27,7 +28,13 @@ pub struct Process {
     /// Kept in order to start it once more.
     command: Command,
     child: Child,
-    /// The last field, since fields are dropped in order: the folder vanishes after everything else.
+    /// What asks it to end.
+    stop_signal: Signal,
+    /// Whether its children are a part of it: they are halted and killed with it then.
+    with_children: bool,
+    /// Whoever tidies up if this is never dropped. Fields are dropped in order: it comes after the child.
+    guard: Option<Guard>,
+    /// The last field: the folder vanishes after everything else.
     folder: TempDir,
 }
 
@@ -45,7 +52,34 @@ impl Process {
         // Asked here, since it is `setpriv` that would fail to find it, in the log and without advice.
         program::require(command.get_program());
         let child = spawn(name, &command, &log_of(&folder));
-        Self { name: name.to_owned(), command, child, folder }
+        Self {
+            name: name.to_owned(),
+            command,
+            child,
+            stop_signal: Signal::TERM,
+            with_children: false,
+            guard: None,
+            folder,
+        }
+    }
+
+    /// Takes its children for a part of it, as those of a server are that has a process per connection.
+    pub(crate) fn with_children(mut self) -> Self {
+        self.with_children = true;
+        self
+    }
+
+    /// Asks it to end by this signal, and not by SIGTERM.
+    pub(crate) fn stopped_by(mut self, signal: Signal) -> Self {
+        self.stop_signal = signal;
+        self
+    }
+
+    /// Has all of it killed and its folder removed also if this process is killed, or leaks it; see
+    /// [`Guard::over`].
+    pub(crate) fn guarded(mut self, server: &str, last: &str) -> Self {
+        self.guard = Some(Guard::over(self.folder.path(), server, last));
+        self
     }
 
     /// Waits until `ready` says so: a real request to the server is the best way to ask.
@@ -98,9 +132,9 @@ impl Process {
     /// What does not end within 20 seconds is killed; the status then says so.
     pub fn stop(&mut self) -> ExitStatus {
         if self.exit_status().is_none() {
-            self.signal(Signal::TERM);
+            self.signal(self.stop_signal);
             // A paused process hears of the first signal only when it is woken by the second.
-            self.signal(Signal::CONT);
+            self.wake();
             if let Some(status) = poll(STOP_LIMIT, || self.exit_status()) {
                 return status;
             }
@@ -121,10 +155,7 @@ impl Process {
     /// If it has ended.
     pub fn pause(&mut self) {
         self.must_run("paused");
-        self.signal(Signal::STOP);
-        // The signal is sent, not yet obeyed: each thread halts on its own.
-        let pid = self.pid();
-        eventually(format_args!("{} to halt", self.name), || all_threads_halted(pid));
+        self.halt();
     }
 
     /// Lets it run on after [`Process::pause`].
@@ -134,7 +165,7 @@ impl Process {
     /// If it has ended.
     pub fn resume(&mut self) {
         self.must_run("resumed");
-        self.signal(Signal::CONT);
+        self.wake();
     }
 
     /// Starts it once more on the same folder, with the same arguments; stops it before, if it still runs.
@@ -148,7 +179,36 @@ impl Process {
         let _ = fs::remove_dir_all(self.folder.path());
     }
 
+    fn halt(&self) {
+        let pid = self.pid();
+        self.signal(Signal::STOP);
+        // The signal is sent, not yet obeyed: each thread halts on its own.
+        eventually(format_args!("{} to halt", self.name), || family::is_halted(pid));
+        // Only now, when it starts no others.
+        let children = self.children();
+        family::signal_all(&children, Signal::STOP);
+        eventually(format_args!("the children of {} to halt", self.name), || {
+            children.iter().copied().all(family::is_halted)
+        });
+    }
+
+    fn wake(&self) {
+        family::signal_all(&self.children(), Signal::CONT);
+        self.signal(Signal::CONT);
+    }
+
+    fn children(&self) -> Vec<u32> {
+        if self.with_children { family::children_of(self.pid()) } else { Vec::new() }
+    }
+
     fn end(&mut self) -> ExitStatus {
+        if self.with_children && self.exit_status().is_none() {
+            // Halted first, so that it neither starts others nor does anything about the death of these.
+            self.halt();
+            let children = self.children();
+            family::signal_all(&children, Signal::KILL);
+            family::wait_until_ended(&children);
+        }
         // It may have ended by itself, which is no error: `kill` then does nothing.
         let _ = self.child.kill();
         self.child.wait().expect("a child of ours can be waited for")
@@ -194,17 +254,4 @@ fn spawn(name: &str, command: &Command, log: &Path) -> Child {
         command.stdin(std::process::Stdio::null()).stdout(for_stdout).stderr(for_stderr);
     });
     spawned.unwrap_or_else(|error| panic!("cannot start {name}: {error}"))
-}
-
-/// Whether each thread is in state `T`, the third field of its `stat`.
-fn all_threads_halted(pid: u32) -> bool {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return false;
-    };
-    threads.flatten().all(|thread| {
-        // The second field is the program's name in parentheses, which may hold anything, also spaces.
-        fs::read_to_string(thread.path().join("stat")).is_ok_and(|stat| {
-            stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
-        })
-    })
 }

@@ -5,6 +5,7 @@
 use std::env;
 use std::ffi::OsStr;
 use std::fmt;
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,7 +26,11 @@ impl fmt::Display for MissingProgram {
 
 impl std::error::Error for MissingProgram {}
 
-/// Where `program` is: on the `PATH`, or in one of the `sbin` folders, which ordinary users' paths lack.
+/// Debian's home of PostgreSQL: a folder for each version.
+const POSTGRES: &str = "/usr/lib/postgresql";
+
+/// Where `program` is: on the `PATH`, in one of the `sbin` folders, which ordinary users' paths lack, or
+/// where Debian hides the programs of PostgreSQL.
 pub fn find_program(program: impl AsRef<OsStr>) -> Result<PathBuf, MissingProgram> {
     let program = program.as_ref();
     let missing = || MissingProgram { program: program.to_string_lossy().into_owned() };
@@ -33,6 +38,7 @@ pub fn find_program(program: impl AsRef<OsStr>) -> Result<PathBuf, MissingProgra
     let sbin = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
     env::split_paths(&path)
         .chain(sbin)
+        .chain(postgres_folders(Path::new(POSTGRES)))
         // A program with a slash in its name is looked for where it says: `join` keeps absolute paths.
         .map(|folder| folder.join(program))
         .find(|candidate| is_executable(candidate))
@@ -42,6 +48,15 @@ pub fn find_program(program: impl AsRef<OsStr>) -> Result<PathBuf, MissingProgra
 /// [`find_program`] for set-up code, which can do nothing but fail.
 pub(crate) fn require(program: impl AsRef<OsStr>) -> PathBuf {
     find_program(program).unwrap_or_else(|missing| panic!("{missing}"))
+}
+
+/// The program of that name in the same folder as `sibling`, or else wherever it is.
+///
+/// What Debian has on the `PATH` for PostgreSQL's clients is a script that looks for the right version,
+/// and takes its time.
+pub(crate) fn require_beside(sibling: &Path, program: &str) -> PathBuf {
+    let beside = sibling.with_file_name(program);
+    if is_executable(&beside) { beside } else { require(program) }
 }
 
 /// A command that runs `inner` through `outer`, as in `setpriv … -- redis-server …`.
@@ -66,12 +81,25 @@ pub(crate) fn through(outer: &str, options: &[&OsStr], inner: &Command) -> Comma
 /// The Debian package of a program, where it is called otherwise.
 fn package_of(program: &str) -> &str {
     match program {
-        "setpriv" => "util-linux",
+        "setpriv" | "ipcrm" => "util-linux",
+        "postgres" | "initdb" => "postgresql",
+        "psql" => "postgresql-client",
+        "mariadbd" | "mariadb-install-db" => "mariadb-server",
+        "mariadb" => "mariadb-client",
         "umount" => "mount",
-        "env" => "coreutils",
+        "env" | "install" | "timeout" => "coreutils",
         "node" => "nodejs",
         same => same,
     }
+}
+
+/// The newest version first: a test is about the server that people install today.
+fn postgres_folders(home: &Path) -> Vec<PathBuf> {
+    let versions = fs::read_dir(home).into_iter().flatten().flatten();
+    let mut versions: Vec<u32> =
+        versions.filter_map(|version| version.file_name().to_str()?.parse().ok()).collect();
+    versions.sort_unstable_by(|one, other| other.cmp(one));
+    versions.into_iter().map(|version| home.join(version.to_string()).join("bin")).collect()
 }
 
 fn is_executable(path: &Path) -> bool {
@@ -87,6 +115,17 @@ mod tests {
         let found = find_program("setpriv").unwrap();
         assert!(found.is_absolute() && found.ends_with("setpriv"));
         assert_eq!(find_program(&found), Ok(found));
+    }
+
+    #[test]
+    fn of_several_versions_of_postgresql_the_newest_is_found() {
+        let home = tempfile::tempdir().unwrap();
+        for version in ["9", "15", "13", "common"] {
+            fs::create_dir(home.path().join(version)).unwrap();
+        }
+        let expected = ["15", "13", "9"].map(|version| home.path().join(version).join("bin"));
+        assert_eq!(postgres_folders(home.path()), expected);
+        assert!(postgres_folders(&home.path().join("15").join("nothing")).is_empty());
     }
 
     #[test]

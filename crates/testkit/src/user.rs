@@ -1,9 +1,12 @@
-//! Running a program as nobody, so that a test about permissions means something.
+//! Running a program as somebody else than root.
 //!
 //! Tests often run as root in a container, and root may do everything: a file that nobody can read is read
-//! all the same, and the test proves nothing.
+//! all the same, and a test about permissions proves nothing. And there are servers that refuse to be root.
 
 use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::geteuid;
@@ -26,4 +29,31 @@ pub fn unprivileged(program: impl AsRef<OsStr>) -> Command {
     // By number: a small container may lack the names.
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(program);
     command
+}
+
+/// `command`, run by a server's own user if the tests run as root, or else unchanged.
+///
+/// It still dies with its parent. The kernel forgets that wish when a process changes its user, so it is
+/// uttered once more after that; see `spawner.rs`.
+pub(crate) fn run_as(user: &str, command: Command) -> Command {
+    if !geteuid().is_root() {
+        return command;
+    }
+    let options = ["--reuid", user, "--regid", user, "--init-groups", "--pdeathsig", "KILL", "--"];
+    program::through("setpriv", &options.map(OsStr::new), &command)
+}
+
+/// The folder `data` in `folder`, made for the user of [`run_as`], to whom the way there is opened.
+pub(crate) fn data_folder_of(user: &str, folder: &Path) -> PathBuf {
+    let data = folder.join("data");
+    let opened = fs::set_permissions(folder, fs::Permissions::from_mode(0o755));
+    opened.unwrap_or_else(|error| panic!("cannot open {} to others: {error}", folder.display()));
+    let mut install = Command::new(program::require("install"));
+    install.args(["--directory", "--mode=0700"]);
+    if geteuid().is_root() {
+        install.args(["--owner", user, "--group", user]);
+    }
+    let made = install.arg(&data).output().expect("a program that was found can be started");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    data
 }

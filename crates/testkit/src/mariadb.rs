@@ -1,0 +1,254 @@
+//! A real MariaDB on a free loopback port, with its data in a folder that vanishes.
+//!
+//! It is ready when it has made the database `tenure`, so a test may speak to it as soon as it has one. It is
+//! as durable as MariaDB is by default, and root has no password.
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::faketime::Faketime;
+use crate::port::{free_port, loopback};
+use crate::process::Process;
+use crate::{program, sql, user};
+
+/// The user that Debian's package makes, since MariaDB refuses to be root.
+const USER: &str = "mysql";
+const SERVER: &str = "mariadbd";
+const DATABASE: &str = "tenure";
+
+/// Small files, which are made quickly. They must be of the same size when it is set up and when it starts.
+const SMALL: [&str; 2] = ["--innodb-log-file-size=8M", "--innodb-buffer-pool-size=16M"];
+
+/// What sort of MariaDB to start; see [`MariaDb::builder`].
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct MariaDbBuilder {
+    faketime: bool,
+    args: Vec<String>,
+}
+
+impl MariaDbBuilder {
+    /// Starts it on a wall clock of its own, for [`MariaDb::step_clock`].
+    pub fn faketime(mut self) -> Self {
+        self.faketime = true;
+        self
+    }
+
+    /// Another argument, as on the command line. It comes after those of the kit, and so overrides them.
+    pub fn arg(mut self, arg: impl Into<String>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// Other arguments: `["--max-connections=20", "--innodb-flush-log-at-trx-commit=0"]`.
+    pub fn args<A: Into<String>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Starts it, and waits until it answers.
+    ///
+    /// # Panics
+    ///
+    /// If MariaDB is not installed or does not start, with what to do, or with its log.
+    #[track_caller]
+    pub fn start(self) -> MariaDb {
+        // Asked for first: without its package there is no such user either, which is no advice.
+        program::require(SERVER);
+        let folder = sql::folder("tenure-mariadb-");
+        let data = user::data_folder_of(USER, folder.path());
+        sql::set_up("MariaDB", user::run_as(USER, install_db(&data)));
+
+        let port = free_port();
+        let mut command = self.command(&data, port);
+        let mut faketime = None;
+        if self.faketime {
+            let (clock, changed) = Faketime::around(&command, folder.path());
+            (command, faketime) = (changed, Some(clock));
+        }
+        let process = Process::start("MariaDB", folder, user::run_as(USER, command)).guarded(SERVER, "");
+        let mut mariadb = MariaDb { process, port, faketime };
+        mariadb.wait_until_ready();
+        mariadb
+    }
+
+    fn command(&self, data: &Path, port: u16) -> Command {
+        let mut command = Command::new(program::require(SERVER));
+        command.arg("--no-defaults").arg(format!("--datadir={}", data.display()));
+        command.args(["--bind-address=127.0.0.1", "--skip-name-resolve"]).arg(format!("--port={port}"));
+        // In the data folder: the full path may be longer than the kernel allows for a socket.
+        command.arg("--socket=socket").args(SMALL).args(&self.args);
+        command
+    }
+}
+
+/// A running MariaDB; it ends when this is dropped.
+#[derive(Debug)]
+pub struct MariaDb {
+    process: Process,
+    port: u16,
+    faketime: Option<Faketime>,
+}
+
+impl MariaDb {
+    /// A MariaDB as it comes.
+    ///
+    /// # Panics
+    ///
+    /// As [`MariaDbBuilder::start`].
+    #[track_caller]
+    pub fn start() -> Self {
+        Self::builder().start()
+    }
+
+    /// A MariaDB with wishes.
+    pub fn builder() -> MariaDbBuilder {
+        MariaDbBuilder::default()
+    }
+
+    /// One MariaDB for all tests of a test binary, each of which uses names of its own.
+    ///
+    /// It cannot be killed, paused or stepped, since all of these need a `&mut`.
+    ///
+    /// # Panics
+    ///
+    /// As [`MariaDbBuilder::start`].
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<&MariaDb> = OnceLock::new();
+        SHARED.get_or_init(|| Self::start().leak())
+    }
+
+    /// Lets it live as long as this process, for a test binary whose tests share several. Its folder
+    /// vanishes then.
+    pub fn leak(self) -> &'static Self {
+        Box::leak(Box::new(self))
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        loopback(self.port)
+    }
+
+    /// The port where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `mysql://root@127.0.0.1:PORT/tenure`
+    pub fn url(&self) -> String {
+        format!("mysql://root@{}/{DATABASE}", self.addr())
+    }
+
+    /// Runs one or more statements on a connection of their own: a line for each row, with a tab between
+    /// its columns and `NULL` for a NULL.
+    ///
+    /// # Panics
+    ///
+    /// If MariaDB answers with an error, or not within 60 seconds; [`MariaDb::try_sql`] is for those who
+    /// expect that.
+    #[track_caller]
+    pub fn sql(&self, statement: &str) -> String {
+        match self.try_sql(statement) {
+            Ok(rows) => rows,
+            Err(error) => panic!("MariaDB did not do {statement:?}: {error}"),
+        }
+    }
+
+    /// The same as [`MariaDb::sql`], with the text of the error if there is one.
+    pub fn try_sql(&self, statement: &str) -> Result<String, String> {
+        ask(self.port, sql::STATEMENT_LIMIT, &["--database", DATABASE, "--execute", statement])
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Where it keeps its data and its log.
+    pub fn folder(&self) -> &Path {
+        self.process.folder()
+    }
+
+    /// All that it has printed so far.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// Asks it to end, and waits until it has; see [`Process::stop`].
+    pub fn stop(&mut self) -> ExitStatus {
+        self.process.stop()
+    }
+
+    /// Kills it (SIGKILL), and waits until it is gone.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Halts it: connections stay open and nobody answers; see [`Process::pause`].
+    pub fn pause(&mut self) {
+        self.process.pause();
+    }
+
+    /// Lets it run on after [`MariaDb::pause`].
+    pub fn resume(&mut self) {
+        self.process.resume();
+    }
+
+    /// Starts it once more, on the same port and with the same data, and waits until it answers. Stops it
+    /// before, if it still runs. Its wall clock stays stepped.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        self.process.restart();
+        self.wait_until_ready();
+    }
+
+    /// Steps its wall clock: forwards by so many seconds, or backwards if the number is negative.
+    ///
+    /// MariaDB sees it the next time that it looks at its clock, which it does for each statement.
+    ///
+    /// # Panics
+    ///
+    /// Unless it was started by [`MariaDbBuilder::faketime`].
+    #[track_caller]
+    pub fn step_clock(&mut self, by_s: i64) {
+        let Some(clock) = &mut self.faketime else {
+            panic!(
+                "this MariaDB runs on the clock of the machine: start it by MariaDb::builder().faketime()"
+            );
+        };
+        clock.step(by_s);
+    }
+
+    #[track_caller]
+    fn wait_until_ready(&mut self) {
+        let (addr, port) = (self.addr(), self.port);
+        let make_database = format!("CREATE DATABASE IF NOT EXISTS {DATABASE}");
+        self.process.wait_until_ready(|| {
+            // Asked first, since it costs less than a client that finds nobody there.
+            TcpStream::connect(addr).is_ok()
+                && ask(port, sql::LOOK_LIMIT, &["--execute", &make_database]).is_ok()
+        });
+        if let Some(clock) = &self.faketime {
+            clock.tidy(self.process.pid());
+        }
+    }
+}
+
+fn install_db(data: &Path) -> Command {
+    let mut install = Command::new(program::require("mariadb-install-db"));
+    install.arg("--no-defaults").arg(format!("--datadir={}", data.display()));
+    install.args(["--skip-test-db", "--auth-root-authentication-method=normal"]).args(SMALL);
+    install
+}
+
+fn ask(port: u16, limit: Duration, what: &[&str]) -> Result<String, String> {
+    let mut client = Command::new(program::require("mariadb"));
+    sql::forget_variables(&mut client, "MYSQL_");
+    client.args(["--no-defaults", "--batch", "--skip-column-names"]);
+    client.args(["--protocol=tcp", "--host=127.0.0.1", "--user=root"]).arg(format!("--port={port}"));
+    client.args(what);
+    sql::ask(limit, &client)
+}
