@@ -7,25 +7,21 @@ use tenure_testkit::Proxy;
 
 pub(crate) struct Proxies {
     each: Vec<Proxy>,
-    scheme: &'static str,
-    options: &'static str,
+    /// A URL with these hosts.
+    url: fn(&str) -> String,
 }
 
 impl Proxies {
-    /// Before these servers, for a URL with that scheme and those options.
-    pub(crate) fn before(
-        servers: impl IntoIterator<Item = SocketAddr>,
-        scheme: &'static str,
-        options: &'static str,
-    ) -> Self {
-        Self { each: servers.into_iter().map(Proxy::to).collect(), scheme, options }
+    /// Before these servers, for such a URL with the hosts in it.
+    pub(crate) fn before(servers: impl IntoIterator<Item = SocketAddr>, url: fn(&str) -> String) -> Self {
+        Self { each: servers.into_iter().map(Proxy::to).collect(), url }
     }
 }
 
 impl Network for Proxies {
     fn address(&self) -> String {
         let hosts: Vec<_> = self.each.iter().map(|proxy| proxy.addr().to_string()).collect();
-        format!("{}://{}?{}", self.scheme, hosts.join(","), self.options)
+        (self.url)(&hosts.join(","))
     }
 
     fn cut(&self) {

@@ -26,7 +26,7 @@ impl Subject for Plain {
     }
 
     fn network(&self) -> Option<Box<dyn Network>> {
-        Some(Box::new(Proxies::before([Redis::shared().addr()], "redis", SOON)))
+        Some(Box::new(Proxies::before([Redis::shared().addr()], |host| format!("redis://{host}?{SOON}"))))
     }
 
     async fn connect(address: &str) -> Client {
@@ -53,7 +53,9 @@ impl Subject for Fair {
     }
 
     fn network(&self) -> Option<Box<dyn Network>> {
-        Some(Box::new(Proxies::before([Redis::shared().addr()], "redis", "fair=true&timeout_ms=3000")))
+        Some(Box::new(Proxies::before([Redis::shared().addr()], |host| {
+            format!("redis://{host}?fair=true&{SOON}")
+        })))
     }
 
     async fn connect(address: &str) -> Client {

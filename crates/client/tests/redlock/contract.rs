@@ -42,7 +42,7 @@ impl Subject for Plain {
     }
 
     fn network(&self) -> Option<Box<dyn Network>> {
-        Some(Box::new(Proxies::before(five(), "redlock", "")))
+        Some(Box::new(Proxies::before(five(), |hosts| format!("redlock://{hosts}"))))
     }
 
     async fn connect(address: &str) -> Client {
@@ -71,7 +71,7 @@ impl Subject for Fencing {
     }
 
     fn network(&self) -> Option<Box<dyn Network>> {
-        Some(Box::new(Proxies::before(five(), "redlock", "fencing=true")))
+        Some(Box::new(Proxies::before(five(), |hosts| format!("redlock://{hosts}?fencing=true"))))
     }
 
     async fn connect(address: &str) -> Client {

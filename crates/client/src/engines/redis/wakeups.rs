@@ -3,19 +3,17 @@
 //! It is opened when the first waiter comes, and opened again when it breaks. A message may be lost, so nobody relies on it: each waiter
 //! also looks by itself, rarely.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::fault::Fault;
 use super::link::Link;
 use crate::engine::EngineContext;
+use crate::engines::waiting::{Waiter, Waiting};
 use crate::ids::GrantId;
 use crate::name::LockName;
 use crate::random;
@@ -32,19 +30,12 @@ pub(super) struct Wakeups {
     context: EngineContext,
     /// What the client is called in the queue.
     client: String,
-    waiting: Mutex<Waiting>,
+    waiting: Arc<Waiting>,
     /// Whether the first waiter has come.
     begun: AtomicBool,
     /// Whether messages are heard.
     open: AtomicBool,
     closing: CancellationToken,
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    woken: HashMap<GrantId, Arc<Notify>>,
-    /// How many wait for each lock.
-    names: HashMap<LockName, usize>,
 }
 
 impl Wakeups {
@@ -54,7 +45,7 @@ impl Wakeups {
             limit,
             context,
             client: GrantId::random().to_string(),
-            waiting: Mutex::default(),
+            waiting: Arc::default(),
             begun: AtomicBool::new(false),
             open: AtomicBool::new(false),
             closing: CancellationToken::new(),
@@ -66,26 +57,18 @@ impl Wakeups {
         &self.client
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// From now on, what is published for this grant wakes it; also when messages begin to be heard, which is when it can queue.
     pub(super) fn register(self: &Arc<Self>, grant: GrantId, name: &LockName) -> Waiter {
-        let woken = Arc::new(Notify::new());
-        let mut waiting = self.waiting();
-        waiting.woken.insert(grant, woken.clone());
-        *waiting.names.entry(name.clone()).or_default() += 1;
-        drop(waiting);
+        let waiter = self.waiting.register(grant, name);
         if !self.begun.swap(true, Ordering::AcqRel) {
             self.context.runtime.spawn(self.clone().listen());
         }
-        Waiter { wakeups: self.clone(), grant, name: name.clone(), woken }
+        waiter
     }
 
     /// Whether somebody here waits for this lock: whoever comes next will have to wait, too.
     pub(super) fn anybody_waits_for(&self, name: &LockName) -> bool {
-        self.is_open() && self.waiting().names.contains_key(name)
+        self.is_open() && self.waiting.anybody_for(name)
     }
 
     /// Whether messages are heard.
@@ -114,7 +97,7 @@ impl Wakeups {
                 Ok(mut messages) => {
                     self.open.store(true, Ordering::Release);
                     // What was published meanwhile, nobody has heard.
-                    self.wake_all();
+                    self.waiting.wake_all();
                     let mut heard = messages.on_message();
                     while let Some(message) = heard.next().await {
                         self.wake(message.get_payload_bytes());
@@ -136,44 +119,8 @@ impl Wakeups {
     }
 
     fn wake(&self, payload: &[u8]) {
-        let grant = str::from_utf8(payload).ok().and_then(|text| text.parse().ok());
-        if let Some(woken) = grant.and_then(|grant: GrantId| self.waiting().woken.get(&grant).cloned()) {
-            woken.notify_one();
-        }
-    }
-
-    fn wake_all(&self) {
-        for woken in self.waiting().woken.values() {
-            woken.notify_one();
-        }
-    }
-}
-
-/// One who waits, until it is dropped.
-#[derive(Debug)]
-pub(super) struct Waiter {
-    wakeups: Arc<Wakeups>,
-    grant: GrantId,
-    name: LockName,
-    woken: Arc<Notify>,
-}
-
-impl Waiter {
-    /// Resolves when it is to look.
-    pub(super) async fn woken(&self) {
-        self.woken.notified().await;
-    }
-}
-
-impl Drop for Waiter {
-    fn drop(&mut self) {
-        let mut waiting = self.wakeups.waiting();
-        waiting.woken.remove(&self.grant);
-        if let Entry::Occupied(mut count) = waiting.names.entry(self.name.clone()) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
+        if let Some(grant) = str::from_utf8(payload).ok().and_then(|text| text.parse().ok()) {
+            self.waiting.wake(grant);
         }
     }
 }

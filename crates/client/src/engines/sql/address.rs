@@ -1,0 +1,206 @@
+//! Where a database is, how to log in, and what else a URL says: `postgres://user:password@host:port/database?option=value`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{Brand, Recipe};
+use crate::engines::authority::{Authority, shown, timeout_ms};
+use crate::url::{EngineUrl, UrlError};
+
+/// How long a request may take, if the URL does not say.
+const DEFAULT_LIMIT: Duration = Duration::from_secs(5);
+
+/// So many connections locks may take, if the URL does not say: most databases allow a hundred or so in all.
+const DEFAULT_CONNECTIONS: usize = 16;
+
+/// What a URL says.
+#[derive(Clone)]
+pub(super) struct Address {
+    pub(super) brand: Brand,
+    pub(super) authority: Authority,
+    pub(super) recipe: Recipe,
+    /// What the tables are called, or begin with.
+    pub(super) table: String,
+    pub(super) tls: Tls,
+    /// How long one request may take.
+    pub(super) limit: Duration,
+    /// How many connections may be open.
+    pub(super) connections: usize,
+}
+
+/// How the connection is protected.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tls {
+    pub(super) mode: TlsMode,
+    pub(super) ca: Option<PathBuf>,
+    pub(super) cert: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum TlsMode {
+    Off,
+    /// If the server offers it, and without looking at its certificate: what the databases' own clients do.
+    #[default]
+    Prefer,
+    /// And the certificate is that of this host.
+    Verify,
+}
+
+impl Address {
+    pub(super) fn parse(url: &EngineUrl<'_>, brand: Brand) -> Result<Self, UrlError> {
+        // A URL with a password in it is not repeated in an error.
+        let wrong = |message: String| UrlError::Location {
+            url: format!("{}://…", url.scheme),
+            message: format!("{message}: it looks like `{}`", brand.example()),
+        };
+        let authority = Authority::parse(url.rest, brand.default_port()).map_err(wrong)?;
+        if authority.hosts.len() != 1 {
+            return Err(wrong("it names several servers, and this engine uses one".into()));
+        }
+        if authority.path.is_empty() {
+            return Err(wrong("it does not name a database".into()));
+        }
+        let mut address = Self {
+            brand,
+            authority,
+            recipe: Recipe::Table,
+            table: "tenure_lock".into(),
+            tls: Tls::default(),
+            limit: DEFAULT_LIMIT,
+            connections: DEFAULT_CONNECTIONS,
+        };
+        for (option, value) in &url.options {
+            if !address.set(option, value).map_err(wrong)? {
+                // It may be the end of a password with a `?` in it.
+                let option = if option.contains('@') { "…" } else { option };
+                return Err(UrlError::UnknownOption {
+                    engine: brand.engine(),
+                    option: option.to_owned(),
+                    known: "there is `recipe`, `table`, `connections`, `timeout_ms`, `tls`, `ca`, `cert` and `key`",
+                });
+            }
+        }
+        if (&address.tls.cert, &address.tls.key).0.is_some() != address.tls.key.is_some() {
+            return Err(wrong("a client's certificate needs both `cert` and `key`".into()));
+        }
+        Ok(address)
+    }
+
+    /// Whether there is such an option.
+    fn set(&mut self, option: &str, value: &str) -> Result<bool, String> {
+        match option {
+            "recipe" => self.recipe = Recipe::parse(self.brand, value)?,
+            "table" => self.table = table(value)?,
+            "timeout_ms" => self.limit = timeout_ms(value)?,
+            "connections" => {
+                let count = value.parse().ok().filter(|count| (2..=10_000).contains(count));
+                self.connections =
+                    count.ok_or_else(|| format!("`connections` is from 2 to 10000, and not `{value}`"))?;
+            }
+            "tls" => {
+                self.tls.mode = match value {
+                    "off" => TlsMode::Off,
+                    "prefer" => TlsMode::Prefer,
+                    "verify" => TlsMode::Verify,
+                    _ => return Err(format!("`tls` is `off`, `prefer` or `verify`, and not `{value}`")),
+                }
+            }
+            "ca" => {
+                self.tls.ca = Some(value.into());
+                self.tls.mode = TlsMode::Verify;
+            }
+            "cert" => self.tls.cert = Some(value.into()),
+            "key" => self.tls.key = Some(value.into()),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Host and port, for messages.
+    pub(super) fn at(&self) -> String {
+        let (host, port) = self.host();
+        shown(host, port)
+    }
+
+    pub(super) fn host(&self) -> (&str, u16) {
+        let (host, port) = &self.authority.hosts[0];
+        (host, *port)
+    }
+
+    /// The same text for the same locks: without the login.
+    pub(super) fn place(&self) -> String {
+        let (engine, recipe) = (self.brand.engine(), self.recipe.name(self.brand));
+        let database =
+            percent_encoding::utf8_percent_encode(&self.authority.path, percent_encoding::NON_ALPHANUMERIC);
+        format!("{engine}://{}/{database}?recipe={recipe}&table={}", self.authority.place(), self.table)
+    }
+}
+
+/// Letters, digits and `_`, with a schema before it or not: what needs no quoting anywhere.
+fn table(text: &str) -> Result<String, String> {
+    /// What is appended must fit, too.
+    const LONGEST: usize = 48;
+    let is_word = |word: &str| {
+        (1..=LONGEST).contains(&word.len())
+            && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+            && !word.starts_with(|c: char| c.is_ascii_digit())
+    };
+    let words: Vec<_> = text.split('.').collect();
+    if words.len() <= 2 && words.iter().all(|word| is_word(word)) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "`table` has up to {LONGEST} small letters, digits and `_`, with `schema.` before them or not, and `{text}` has not"
+    ))
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the login.
+        f.debug_tuple("Address").field(&self.place()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<Address, UrlError> {
+        let url = EngineUrl::parse(url).unwrap();
+        Address::parse(&url, if url.scheme == "mysql" { Brand::MySql } else { Brand::Postgres })
+    }
+
+    #[test]
+    fn a_url_says_where_and_how() {
+        let address =
+            parse("postgres://al%40ice:s%3Acret@Db1/shop?recipe=advisory&table=ops.locks&timeout_ms=250")
+                .unwrap();
+        assert_eq!(address.host(), ("Db1", 5432));
+        assert_eq!(address.authority.password.as_deref(), Some("s:cret"));
+        assert_eq!((address.recipe, address.limit), (Recipe::Session, Duration::from_millis(250)));
+        assert_eq!(address.place(), "postgres://db1:5432/shop?recipe=advisory&table=ops.locks");
+        assert_eq!(parse("mysql://h/shop").unwrap().host(), ("h", 3306));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_and_no_password_is_repeated() {
+        for (url, said) in [
+            ("postgres://me:secret@h", "a database"),
+            ("postgres://a,b/d", "several servers"),
+            ("postgres://me:secret@h/d?recipe=named", "`table`, `row`, `advisory`"),
+            ("mysql://me:secret@h/d?recipe=advisory", "`table`, `row`, `named`"),
+            ("postgres://h/d?table=Locks", "small letters"),
+            ("postgres://h/d?table=a;drop", "small letters"),
+            ("postgres://h/d?connections=1", "from 2"),
+            ("postgres://h/d?tls=maybe", "`off`, `prefer` or `verify`"),
+            ("postgres://h/d?cert=/x", "both `cert` and `key`"),
+            ("postgres://h/d?fair=true", "no option `fair`"),
+        ] {
+            let text = parse(url).unwrap_err().to_string();
+            assert!(text.contains(said) && !text.contains("secret"), "{url}: {text}");
+        }
+        assert!(!format!("{:?}", parse("mysql://me:secret@h/d").unwrap()).contains("secret"));
+    }
+}

@@ -1,0 +1,304 @@
+//! One connection to either database, spoken to in the same way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::TryStreamExt;
+use futures_util::stream::BoxStream;
+#[cfg(feature = "mysql")]
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow, MySqlSslMode};
+#[cfg(feature = "postgres")]
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow, PgSslMode};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _, Either, Error, Executor, Row as _};
+
+use super::Brand;
+use super::address::{Address, TlsMode};
+
+/// A statement: made of constants and of a table's name that was checked.
+pub(super) type Sql = Arc<str>;
+
+/// What a statement is told.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Arg<'a> {
+    Int(i64),
+    Bytes(&'a [u8]),
+    Text(&'a str),
+}
+
+/// What a statement has done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Done {
+    pub(super) rows: u64,
+    /// What MySQL's `LAST_INSERT_ID(…)` was given.
+    pub(super) number: u64,
+}
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub(super) enum Options {
+    #[cfg(feature = "postgres")]
+    Postgres(Box<PgConnectOptions>),
+    #[cfg(feature = "mysql")]
+    MySql(Box<MySqlConnectOptions>),
+}
+
+#[derive(Debug)]
+pub(super) enum Connection {
+    #[cfg(feature = "postgres")]
+    Postgres(PgConnection),
+    #[cfg(feature = "mysql")]
+    MySql(MySqlConnection),
+}
+
+/// A row of an answer.
+pub(super) enum Row {
+    #[cfg(feature = "postgres")]
+    Postgres(PgRow),
+    #[cfg(feature = "mysql")]
+    MySql(MySqlRow),
+}
+
+impl Options {
+    pub(super) fn of(address: &Address) -> Self {
+        match address.brand {
+            #[cfg(feature = "postgres")]
+            Brand::Postgres => Self::Postgres(Box::new(postgres(address))),
+            #[cfg(feature = "mysql")]
+            Brand::MySql => Self::MySql(Box::new(mysql(address))),
+            #[cfg(not(all(feature = "postgres", feature = "mysql")))]
+            _ => unreachable!("a brand that is not built in is refused before"),
+        }
+    }
+
+    /// Connects. A transaction of ours that does not go on, since its process was stopped, is ended by the database after `limit`, and
+    /// whoever waits for its row no longer than that.
+    pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, Error> {
+        let ms = limit.as_millis();
+        // At least one: none would be for ever.
+        let seconds = limit.as_secs().max(1);
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(options) => {
+                let mut connection = options.connect().await?;
+                // What a role or a database may have been given otherwise.
+                let session = format!(
+                    "SET default_transaction_isolation = 'read committed'; SET statement_timeout = 0; \
+                     SET lock_timeout = {ms}; SET idle_in_transaction_session_timeout = {ms}"
+                );
+                connection.execute(sqlx::raw_sql(AssertSqlSafe(session))).await?;
+                Ok(Connection::Postgres(connection))
+            }
+            #[cfg(feature = "mysql")]
+            Self::MySql(options) => {
+                let mut connection = options.connect().await?;
+                // MySQL has no limit for a transaction alone, so there it is one for every connection that nobody uses.
+                let session = format!(
+                    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+                     SET SESSION innodb_lock_wait_timeout = {seconds}; SET SESSION wait_timeout = {}; \
+                     /*M! SET SESSION wait_timeout = 3600, idle_transaction_timeout = {seconds} */",
+                    seconds.max(10)
+                );
+                connection.execute(sqlx::raw_sql(AssertSqlSafe(session))).await?;
+                Ok(Connection::MySql(connection))
+            }
+        }
+    }
+}
+
+#[cfg(feature = "postgres")]
+fn postgres(address: &Address) -> PgConnectOptions {
+    let (host, port) = address.host();
+    let mut options = PgConnectOptions::new_without_pgpass()
+        .host(host)
+        .port(port)
+        .database(&address.authority.path)
+        .application_name("tenure")
+        .disable_statement_logging()
+        .ssl_mode(match address.tls.mode {
+            TlsMode::Off => PgSslMode::Disable,
+            TlsMode::Prefer => PgSslMode::Prefer,
+            TlsMode::Verify => PgSslMode::VerifyFull,
+        });
+    if let Some(user) = &address.authority.user {
+        options = options.username(user);
+    }
+    if let Some(password) = &address.authority.password {
+        options = options.password(password);
+    }
+    if let Some(ca) = &address.tls.ca {
+        options = options.ssl_root_cert(ca);
+    }
+    if let (Some(cert), Some(key)) = (&address.tls.cert, &address.tls.key) {
+        options = options.ssl_client_cert(cert).ssl_client_key(key);
+    }
+    options
+}
+
+#[cfg(feature = "mysql")]
+fn mysql(address: &Address) -> MySqlConnectOptions {
+    let (host, port) = address.host();
+    // Its session counts time in UTC, whatever the server's zone is.
+    let mut options = MySqlConnectOptions::new()
+        .host(host)
+        .port(port)
+        .database(&address.authority.path)
+        .timezone(Some("+00:00".to_owned()))
+        .disable_statement_logging()
+        .ssl_mode(match address.tls.mode {
+            TlsMode::Off => MySqlSslMode::Disabled,
+            TlsMode::Prefer => MySqlSslMode::Preferred,
+            TlsMode::Verify => MySqlSslMode::VerifyIdentity,
+        });
+    if let Some(user) = &address.authority.user {
+        options = options.username(user);
+    }
+    if let Some(password) = &address.authority.password {
+        options = options.password(password);
+    }
+    if let Some(ca) = &address.tls.ca {
+        options = options.ssl_ca(ca);
+    }
+    if let (Some(cert), Some(key)) = (&address.tls.cert, &address.tls.key) {
+        options = options.ssl_client_cert(cert).ssl_client_key(key);
+    }
+    options
+}
+
+/// The arguments, bound one after the other.
+macro_rules! bound {
+    ($sql:expr, $args:expr) => {{
+        let mut query = sqlx::query(AssertSqlSafe($sql.clone()));
+        for arg in $args {
+            query = match *arg {
+                Arg::Int(number) => query.bind(number),
+                Arg::Bytes(bytes) => query.bind(bytes),
+                Arg::Text(text) => query.bind(text),
+            };
+        }
+        query
+    }};
+}
+
+impl Connection {
+    /// Runs a statement that answers with rows.
+    pub(super) async fn rows(&mut self, sql: &Sql, args: &[Arg<'_>]) -> Result<Vec<Row>, Error> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(connection) => {
+                let rows = connection.fetch_all(bound!(sql, args)).await?;
+                Ok(rows.into_iter().map(Row::Postgres).collect())
+            }
+            #[cfg(feature = "mysql")]
+            Self::MySql(connection) => {
+                let rows = connection.fetch_all(bound!(sql, args)).await?;
+                Ok(rows.into_iter().map(Row::MySql).collect())
+            }
+        }
+    }
+
+    /// The first row of an answer.
+    pub(super) async fn row(&mut self, sql: &Sql, args: &[Arg<'_>]) -> Result<Option<Row>, Error> {
+        Ok(self.rows(sql, args).await?.into_iter().next())
+    }
+
+    /// Runs a statement that changes something.
+    pub(super) async fn run(&mut self, sql: &Sql, args: &[Arg<'_>]) -> Result<Done, Error> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(connection) => {
+                let done = connection.execute(bound!(sql, args)).await?;
+                Ok(Done { rows: done.rows_affected(), number: 0 })
+            }
+            #[cfg(feature = "mysql")]
+            Self::MySql(connection) => {
+                let done = connection.execute(bound!(sql, args)).await?;
+                Ok(Done { rows: done.rows_affected(), number: done.last_insert_id() })
+            }
+        }
+    }
+
+    /// Runs statements without arguments, which need not be prepared.
+    pub(super) async fn plain(&mut self, sql: impl Into<Sql>) -> Result<(), Error> {
+        let sql = sqlx::raw_sql(AssertSqlSafe(sql.into()));
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(connection) => connection.execute(sql).await.map(drop),
+            #[cfg(feature = "mysql")]
+            Self::MySql(connection) => connection.execute(sql).await.map(drop),
+        }
+    }
+
+    /// Runs several statements without arguments, with one message: the rows of each.
+    pub(super) async fn batch(&mut self, sql: String) -> Result<Vec<Vec<Row>>, Error> {
+        let sql = sqlx::raw_sql(AssertSqlSafe(sql));
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(connection) => gather(connection.fetch_many(sql), Row::Postgres).await,
+            #[cfg(feature = "mysql")]
+            Self::MySql(connection) => gather(connection.fetch_many(sql), Row::MySql).await,
+        }
+    }
+
+    pub(super) async fn ping(&mut self) -> Result<(), Error> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(connection) => connection.ping().await,
+            #[cfg(feature = "mysql")]
+            Self::MySql(connection) => connection.ping().await,
+        }
+    }
+
+    /// Says goodbye, for a moment: then the database need not find out.
+    pub(super) async fn close(self) {
+        const POLITE: Duration = Duration::from_secs(1);
+        let goodbye = async {
+            match self {
+                #[cfg(feature = "postgres")]
+                Self::Postgres(connection) => connection.close().await,
+                #[cfg(feature = "mysql")]
+                Self::MySql(connection) => connection.close().await,
+            }
+        };
+        // If it does not hear it, it finds out.
+        let _ = tokio::time::timeout(POLITE, goodbye).await;
+    }
+}
+
+/// The rows of each statement.
+async fn gather<D, R>(
+    mut answers: BoxStream<'_, Result<Either<D, R>, Error>>,
+    row: impl Fn(R) -> Row,
+) -> Result<Vec<Vec<Row>>, Error> {
+    let (mut all, mut rows) = (Vec::new(), Vec::new());
+    while let Some(answer) = answers.try_next().await? {
+        match answer {
+            Either::Left(_) => all.push(std::mem::take(&mut rows)),
+            Either::Right(one) => rows.push(row(one)),
+        }
+    }
+    Ok(all)
+}
+
+macro_rules! from_row {
+    ($($(#[$doc:meta])* $name:ident: $type:ty;)+) => {
+        impl Row {$(
+            $(#[$doc])*
+            pub(super) fn $name(&self, column: usize) -> Result<$type, Error> {
+                match self {
+                    #[cfg(feature = "postgres")]
+                    Self::Postgres(row) => row.try_get(column),
+                    #[cfg(feature = "mysql")]
+                    Self::MySql(row) => row.try_get(column),
+                }
+            }
+        )+}
+    };
+}
+
+from_row! {
+    int: i64;
+    maybe_int: Option<i64>;
+    bytes: Vec<u8>;
+    maybe_bytes: Option<Vec<u8>>;
+    text: String;
+}

@@ -1,0 +1,202 @@
+//! How waiters are woken: one connection for all of a client's, on which it hears whose turn it is.
+//!
+//! PostgreSQL has `LISTEN` for that. With MySQL, the connection sleeps in a statement which ends when somebody stops it (`KILL QUERY`), and
+//! which does not begin to sleep if one of those who wait was called before: so no call is missed in between.
+//!
+//! Nobody relies on it: each waiter also looks by itself, rarely.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sqlx::Error;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::{Arg, Connection, Options};
+use super::link::Link;
+use super::texts::Texts;
+use crate::engine::EngineContext;
+use crate::engines::waiting::{Waiter, Waiting};
+use crate::ids::GrantId;
+use crate::name::LockName;
+use crate::random;
+
+/// The pauses before the connection is opened again: ever longer ones.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// How long MySQL sleeps for at the most (s): a connection that is gone is noticed then.
+const SLEEP: i64 = 5;
+
+#[derive(Debug)]
+pub(super) struct Ear {
+    link: Arc<Link>,
+    texts: Arc<Texts>,
+    context: EngineContext,
+    waiting: Arc<Waiting>,
+    /// By what it is called while it hears; empty while it does not.
+    client: Mutex<Arc<str>>,
+    begun: AtomicBool,
+    closing: CancellationToken,
+}
+
+impl Ear {
+    pub(super) fn new(link: Arc<Link>, texts: Arc<Texts>, context: EngineContext) -> Arc<Self> {
+        Arc::new(Self {
+            link,
+            texts,
+            context,
+            waiting: Arc::default(),
+            client: Mutex::new("".into()),
+            begun: AtomicBool::new(false),
+            closing: CancellationToken::new(),
+        })
+    }
+
+    /// By what it is called while it hears; empty while it does not.
+    pub(super) fn client(&self) -> Arc<str> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_client(&self, client: &str) {
+        *self.client.lock().unwrap_or_else(PoisonError::into_inner) = client.into();
+    }
+
+    /// From now on, what is said to this grant wakes it; also when messages begin to be heard.
+    pub(super) fn register(self: &Arc<Self>, grant: GrantId, name: &LockName) -> Waiter {
+        let waiter = self.waiting.register(grant, name);
+        if !self.begun.swap(true, Ordering::AcqRel) {
+            self.context.runtime.spawn(self.clone().listen());
+        }
+        waiter
+    }
+
+    /// Whether somebody here waits for this lock: whoever comes next will have to wait, too.
+    pub(super) fn anybody_waits_for(&self, name: &LockName) -> bool {
+        self.waiting.anybody_for(name)
+    }
+
+    /// Ends the connection, for good.
+    pub(super) fn close(&self) {
+        self.closing.cancel();
+    }
+
+    async fn listen(self: Arc<Self>) {
+        let closing = self.closing.clone();
+        closing.run_until_cancelled(self.listen_until_closed()).await;
+        self.set_client("");
+    }
+
+    async fn listen_until_closed(&self) {
+        let clock = &self.context.clock;
+        let mut failures = 0;
+        loop {
+            let began = clock.now();
+            let ended = match self.link.options() {
+                #[cfg(feature = "postgres")]
+                Options::Postgres(options) => self.hear_postgres((**options).clone()).await,
+                #[cfg(feature = "mysql")]
+                Options::MySql(_) => self.hear_mysql().await,
+            };
+            self.set_client("");
+            if let Err(error) = ended
+                && failures == 0
+            {
+                tracing::warn!(%error, "no messages from the database; waiting polls");
+            }
+            // One that is closed as soon as it is open is as bad as one that does not open.
+            failures = if clock.now().since(began) > LONGEST_PAUSE { 1 } else { failures + 1 };
+            let pause = (FIRST_PAUSE * failures).min(LONGEST_PAUSE);
+            clock.sleep_until(clock.now() + random::jittered(pause)).await;
+        }
+    }
+
+    #[cfg(feature = "postgres")]
+    async fn hear_postgres(&self, options: sqlx::postgres::PgConnectOptions) -> Result<(), Error> {
+        use sqlx::postgres::{PgListener, PgPoolOptions};
+        let channel = format!("tenure_{}", GrantId::random());
+        let pool = PgPoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(self.link.limit())
+            .connect_lazy_with(options);
+        let mut listener = PgListener::connect_with(&pool).await?;
+        listener.eager_reconnect(false);
+        listener.listen(&channel).await?;
+        self.set_client(&channel);
+        // What was said meanwhile, nobody has heard.
+        self.waiting.wake_all();
+        while let Some(message) = listener.try_recv().await? {
+            if let Ok(grant) = message.payload().parse() {
+                self.waiting.wake(grant);
+            }
+        }
+        Ok(())
+    }
+
+    #[cfg(feature = "mysql")]
+    async fn hear_mysql(&self) -> Result<(), Error> {
+        let mut connection = self.link.options().connect(self.link.limit()).await?;
+        let id = connection.row(&"SELECT CAST(CONNECTION_ID() AS SIGNED)".into(), &[]).await?;
+        let client = id.ok_or(Error::RowNotFound)?.int(0)?.to_string();
+        self.set_client(&client);
+        self.waiting.wake_all();
+        let client = [Arg::Text(&client)];
+        loop {
+            let slept = connection.rows(&self.texts.listen, &[client[0], Arg::Int(SLEEP)]).await;
+            if let Err(error) = slept
+                && !was_stopped(&error)
+            {
+                return Err(error);
+            }
+            match self.hear(&mut connection, client).await {
+                Err(error) if was_stopped(&error) => {}
+                heard => heard?,
+            }
+        }
+    }
+
+    #[cfg(feature = "mysql")]
+    async fn hear(&self, connection: &mut Connection, client: [Arg<'_>; 1]) -> Result<(), Error> {
+        if connection.run(&self.texts.hear, &client).await?.rows == 0 {
+            return Ok(());
+        }
+        for row in connection.rows(&self.texts.called, &client).await? {
+            if let Ok(id) = <[u8; 16]>::try_from(row.bytes(0)?) {
+                self.waiting.wake(GrantId::from_u128(u128::from_be_bytes(id)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a statement ended because somebody stopped it.
+#[cfg(feature = "mysql")]
+fn was_stopped(error: &Error) -> bool {
+    error
+        .as_database_error()
+        .and_then(|said| said.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>())
+        .is_some_and(|said| matches!(said.number(), 1317 | 1969))
+}
+
+/// With MySQL: wakes those clients, each of whom listens on the connection by whose number it is called. Such a number may be that of
+/// another connection by now, which is left alone.
+#[cfg(feature = "mysql")]
+pub(super) async fn wake(
+    connection: &mut Connection,
+    texts: &Texts,
+    called: &[(String, GrantId)],
+) -> Result<(), Error> {
+    let mut numbers: Vec<i64> = called.iter().filter_map(|(client, _)| client.parse().ok()).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    for number in numbers {
+        if !connection.rows(&texts.listens, &[Arg::Int(number)]).await?.is_empty() {
+            // It may be gone, which is as good.
+            match connection.plain(format!("KILL QUERY {number}")).await {
+                Err(error) if error.as_database_error().is_some() => {}
+                done => done?,
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! What a database says when it says no, in words that say what to do.
+
+use sqlx::Error;
+
+use super::Brand;
+use crate::error::{AcquireError, BreakError, EngineError, InspectError, ReleaseError};
+
+/// Why a request has no answer, or not the one that it asked for.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) what: What,
+    pub(super) error: EngineError,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// There was no connection, so nothing was asked.
+    NotSent,
+    /// No answer came: whether the request was done is not known.
+    NoAnswer,
+    /// The database took it back, for others' sake: the same once more may succeed at once.
+    Conflict,
+    /// A table is missing.
+    NoTable,
+    /// It waited for as long as it was told to.
+    LockTimeout,
+    /// It refused, and did nothing.
+    Refused,
+}
+
+impl What {
+    /// Whether the same request may succeed later.
+    pub(super) const fn is_silence(self) -> bool {
+        matches!(self, Self::NotSent | Self::NoAnswer | Self::Conflict)
+    }
+}
+
+impl Fault {
+    pub(super) fn silence(brand: Brand, what: What, message: String, cause: Option<Error>) -> Self {
+        let cause = cause.map(Into::into);
+        Self { what, error: EngineError::Unreachable { engine: brand.engine(), message, cause } }
+    }
+
+    pub(super) fn refused(brand: Brand, message: String, cause: Option<Error>) -> Self {
+        let cause = cause.map(Into::into);
+        Self { what: What::Refused, error: EngineError::Refused { engine: brand.engine(), message, cause } }
+    }
+
+    pub(super) fn late(brand: Brand, at: &str, limit: std::time::Duration, what: What) -> Self {
+        let message = format!(
+            "{at} did not answer within {limit:?}: see whether it runs, and whether this host may reach it"
+        );
+        Self::silence(brand, what, message, None)
+    }
+
+    /// What an error of the client crate means.
+    pub(super) fn of(brand: Brand, at: &str, error: Error) -> Self {
+        let Error::Database(said) = &error else {
+            if let Error::Tls(_) = &error {
+                let message = format!(
+                    "{at} shows a certificate that is not trusted: give the file of its authority as `?ca=`"
+                );
+                return Self::refused(brand, message, Some(error));
+            }
+            if matches!(error, Error::Io(_) | Error::PoolTimedOut | Error::PoolClosed) {
+                let message =
+                    format!("{at} does not answer: see whether it runs, and whether this host may reach it");
+                return Self::silence(brand, What::NoAnswer, message, Some(error));
+            }
+            // What cannot be understood may have been done.
+            let message = format!("{at} answered something else than was asked");
+            return Self::silence(brand, What::NoAnswer, message, Some(error));
+        };
+        let code = said.code().unwrap_or_default().into_owned();
+        let number = mysql_number(said.as_ref());
+        let meant = match brand {
+            Brand::Postgres => of_postgres(&code),
+            Brand::MySql => of_mysql(number, &code),
+        };
+        match meant {
+            Meant::Silence(advice) => {
+                Self::silence(brand, What::NoAnswer, format!("{at} {advice}"), Some(error))
+            }
+            Meant::Is(what) => {
+                let message = format!("{at} took it back: try again");
+                Self { what, ..Self::silence(brand, what, message, Some(error)) }
+            }
+            Meant::Refused(advice) => {
+                Self::refused(brand, format!("{at} does not do it: {advice}"), Some(error))
+            }
+        }
+    }
+}
+
+/// What a code means.
+enum Meant {
+    /// It is not in a state to answer.
+    Silence(&'static str),
+    Is(What),
+    Refused(&'static str),
+}
+
+const FULL: &str =
+    "has no connection left: raise its limit, or lower `connections=` in the URL of its clients";
+const LOGIN: &str = "user, password or database is wrong: correct the URL";
+const DENIED: &str = "this user may not do it: let somebody who may create the tables (`tenure migrate --print` shows how), and let it read and write them";
+const READ_ONLY: &str = "it is read-only, perhaps a replica: connect to the one that may be written to";
+
+fn of_postgres(code: &str) -> Meant {
+    match code {
+        "53300" | "53400" => Meant::Silence(FULL),
+        // It starts, stops, or ended this connection.
+        "57P01" | "57P02" | "57P03" | "57P05" | "25P03" => {
+            Meant::Silence("closed the connection: see whether it restarts, and its log")
+        }
+        "57014" => Meant::Silence("was told to cancel it: see who does that"),
+        "40001" | "40P01" => Meant::Is(What::Conflict),
+        // A table that two create at once, the other of whom was faster.
+        "23505" | "42P07" | "42710" => Meant::Is(What::Conflict),
+        "42P01" | "42703" | "3F000" => Meant::Is(What::NoTable),
+        "55P03" => Meant::Is(What::LockTimeout),
+        "25006" => Meant::Refused(READ_ONLY),
+        "42501" => Meant::Refused(DENIED),
+        "3D000" => Meant::Refused(LOGIN),
+        _ if code.starts_with("28") => Meant::Refused(LOGIN),
+        _ if code.starts_with("08") => Meant::Silence("lost the connection: see whether it runs"),
+        _ => Meant::Refused("see what it says"),
+    }
+}
+
+fn of_mysql(number: u16, code: &str) -> Meant {
+    match number {
+        1040 | 1203 | 1226 => Meant::Silence(FULL),
+        1044 | 1045 | 1049 | 1698 => Meant::Refused(LOGIN),
+        1142 | 1143 | 1227 | 1370 => Meant::Refused(DENIED),
+        1053 | 1077 | 1079 | 1080 | 1152 | 1159 | 1927 | 3024 | 4031 => {
+            Meant::Silence("closed the connection: see whether it restarts, and its log")
+        }
+        1317 | 1969 => Meant::Silence("was told to cancel it: see who does that"),
+        1213 | 1020 | 1050 | 1062 => Meant::Is(What::Conflict),
+        1205 => Meant::Is(What::LockTimeout),
+        1146 | 1054 => Meant::Is(What::NoTable),
+        1290 | 1792 | 1836 => Meant::Refused(READ_ONLY),
+        _ if code.starts_with("08") => Meant::Silence("lost the connection: see whether it runs"),
+        _ => Meant::Refused("see what it says"),
+    }
+}
+
+#[cfg(feature = "mysql")]
+fn mysql_number(said: &dyn sqlx::error::DatabaseError) -> u16 {
+    said.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
+        .map_or(0, sqlx::mysql::MySqlDatabaseError::number)
+}
+
+#[cfg(not(feature = "mysql"))]
+fn mysql_number(_: &dyn sqlx::error::DatabaseError) -> u16 {
+    0
+}
+
+macro_rules! fault_into {
+    ($($error:ident),*) => {$(
+        impl From<Fault> for $error {
+            fn from(fault: Fault) -> Self {
+                Self::Engine(fault.error)
+            }
+        }
+    )*};
+}
+fault_into!(AcquireError, BreakError, InspectError, ReleaseError);

@@ -1,0 +1,103 @@
+//! Locks in a database: `postgres:` and `mysql:` (MariaDB too).
+//!
+//! Both are one engine with the same recipes, in two dialects:
+//!
+//! - `table`: a row for each lock, and holders and waiters beside it. A lease, by the database's clock.
+
+mod address;
+mod book;
+mod connection;
+mod ear;
+mod fault;
+mod link;
+mod table;
+mod texts;
+
+use std::sync::Arc;
+
+use self::address::Address;
+use self::link::Link;
+use self::table::TableEngine;
+use crate::engine::{Engine, EngineContext};
+use crate::error::ConnectError;
+use crate::url::EngineUrl;
+
+/// Which sort of database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Brand {
+    Postgres,
+    /// MariaDB is one of them.
+    MySql,
+}
+
+impl Brand {
+    const fn engine(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::MySql => "mysql",
+        }
+    }
+
+    const fn example(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres://user:password@host:5432/database",
+            Self::MySql => "mysql://user:password@host:3306/database",
+        }
+    }
+
+    const fn default_port(self) -> u16 {
+        match self {
+            Self::Postgres => 5432,
+            Self::MySql => 3306,
+        }
+    }
+}
+
+/// The ways of locking with a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recipe {
+    /// A row that says who holds.
+    Table,
+    /// A row that an open transaction locks.
+    Row,
+    /// A lock that a session holds: `advisory` in PostgreSQL, `named` in MySQL.
+    Session,
+}
+
+impl Recipe {
+    fn parse(brand: Brand, text: &str) -> Result<Self, String> {
+        match (text, brand) {
+            ("table", _) => Ok(Self::Table),
+            ("row", _) => Ok(Self::Row),
+            ("advisory", Brand::Postgres) | ("named", Brand::MySql) => Ok(Self::Session),
+            ("version", _) => {
+                Err("`version` is no lock but optimistic locking: see `tenure::optimistic`".into())
+            }
+            (_, Brand::Postgres) => {
+                Err(format!("there is the recipe `table`, `row`, `advisory`, and not `{text}`"))
+            }
+            (_, Brand::MySql) => {
+                Err(format!("there is the recipe `table`, `row`, `named`, and not `{text}`"))
+            }
+        }
+    }
+
+    const fn name(self, brand: Brand) -> &'static str {
+        match (self, brand) {
+            (Self::Table, _) => "table",
+            (Self::Row, _) => "row",
+            (Self::Session, Brand::Postgres) => "advisory",
+            (Self::Session, Brand::MySql) => "named",
+        }
+    }
+}
+
+pub(super) async fn open_url(
+    brand: Brand,
+    url: &EngineUrl<'_>,
+    context: EngineContext,
+) -> Result<Arc<dyn Engine>, ConnectError> {
+    let address = Address::parse(url, brand)?;
+    let link = Link::new(&address, context.runtime.clone());
+    Ok(TableEngine::open(address, link, context).await.map_err(|fault| fault.error)?)
+}

@@ -1,0 +1,342 @@
+//! The statements of the recipe `table`, in both dialects.
+
+use std::fmt::Write;
+
+use super::Brand;
+use super::book::{Book, Holder, Waiter};
+use super::connection::Sql;
+use crate::ids::GrantId;
+
+/// What a lock's row says of its holders.
+///
+/// A lock that is free, or held by one while nobody waits and it has no value, needs no other row: it is taken and given back by one
+/// statement. In all other cases the holders and waiters are in tables of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i64)]
+pub(super) enum State {
+    Free = 0,
+    /// Held by the one that the row names.
+    Alone = 1,
+    /// The holders are in their own table.
+    Listed = 2,
+}
+
+/// The statements, for one table's name.
+#[derive(Debug)]
+pub(super) struct Texts {
+    brand: Brand,
+    table: String,
+    /// Takes a free lock. PostgreSQL answers with the token, MySQL has it as the number of the statement.
+    pub(super) take: Sql,
+    /// Gives back what one holds alone.
+    pub(super) give_back: Sql,
+    /// Renews what one holds alone.
+    pub(super) renew: Sql,
+    /// Makes the row of a lock, if there is none.
+    pub(super) make: Sql,
+    /// The names of locks that are held or waited for, from one on and below another.
+    pub(super) names: Sql,
+    /// When what a lock protects was last started, and the time.
+    pub(super) started: Sql,
+    /// Frees what one alone held whose time has long been over.
+    pub(super) sweep: Sql,
+    /// The names of locks with holders or waiters whose time has long been over.
+    pub(super) stale: Sql,
+    /// MySQL: whether a connection is one that listens.
+    pub(super) listens: Sql,
+    /// MySQL: waits until one of a client's waiters is called, or for a while.
+    pub(super) listen: Sql,
+    /// MySQL: from now on, they have heard it.
+    pub(super) hear: Sql,
+    /// MySQL: those who were called.
+    pub(super) called: Sql,
+}
+
+impl Texts {
+    pub(super) fn new(brand: Brand, table: &str) -> Self {
+        let now = now(brand);
+        let text = |sql: &str| -> Sql {
+            let sql = sql.replace("{t}", table).replace("{now}", now);
+            match brand {
+                Brand::Postgres => sql.into(),
+                Brand::MySql => {
+                    // There they have no numbers: they come in their order.
+                    let mut parts = sql.split('$');
+                    let first = parts.next().unwrap_or_default().to_owned();
+                    let all = parts.fold(first, |all, part| {
+                        all + "?" + part.trim_start_matches(|c: char| c.is_ascii_digit())
+                    });
+                    all.into()
+                }
+            }
+        };
+        let (count, answer, make) = match brand {
+            Brand::Postgres => (
+                "token + 1",
+                " RETURNING token",
+                "INSERT INTO {t} (name) VALUES ($1) ON CONFLICT (name) DO NOTHING",
+            ),
+            Brand::MySql => ("LAST_INSERT_ID(token + 1)", "", "INSERT IGNORE INTO {t} (name) VALUES ($1)"),
+        };
+        Self {
+            brand,
+            table: table.to_owned(),
+            take: text(&format!(
+                "UPDATE {{t}} SET token = {count}, state = 1, holder = $1, owner = $2, mode = $3, \
+                 expires = {{now}} + $4, details = $5 WHERE name = $6 AND state = 0{answer}"
+            )),
+            give_back: text(
+                "UPDATE {t} SET state = 0, holder = NULL WHERE name = $1 AND holder = $2 AND state = 1",
+            ),
+            renew: text("UPDATE {t} SET expires = {now} + $1 WHERE name = $2 AND holder = $3 AND state = 1"),
+            make: text(make),
+            names: text(
+                "SELECT name FROM {t} WHERE name >= $1 AND name < $2 AND \
+                 (state = 1 OR EXISTS (SELECT 1 FROM {t}_holder h WHERE h.name = {t}.name) \
+                 OR EXISTS (SELECT 1 FROM {t}_waiter w WHERE w.name = {t}.name)) ORDER BY name",
+            ),
+            started: text("SELECT started, {now} FROM {t} WHERE name = $1"),
+            sweep: text("UPDATE {t} SET state = 0, holder = NULL WHERE state = 1 AND expires < {now} - $1"),
+            stale: text(
+                "SELECT name FROM {t}_holder WHERE expires < {now} - $1 UNION \
+                 SELECT name FROM {t}_waiter WHERE kept_until < {now} - $2",
+            ),
+            listens: text(
+                "SELECT 1 FROM information_schema.processlist WHERE id = $1 AND \
+                 info LIKE 'SELECT IF(EXISTS(SELECT 1 FROM {t}\\_waiter WHERE client%'",
+            ),
+            listen: text(
+                "SELECT IF(EXISTS(SELECT 1 FROM {t}_waiter WHERE client = $1 AND called = 1), 0, SLEEP($2))",
+            ),
+            hear: text("UPDATE {t}_waiter SET called = 2 WHERE client = $1 AND called = 1"),
+            called: text("SELECT waiter FROM {t}_waiter WHERE client = $1 AND called = 2"),
+        }
+    }
+
+    /// Reads all that is written down of a lock, and with `locked` keeps others from changing it until the end of the transaction.
+    pub(super) fn read(&self, name: &[u8], locked: bool) -> String {
+        let (t, now, name) = (&self.table, now(self.brand), self.bytes(name));
+        let (begin, lock) = if locked { ("BEGIN; ", " FOR UPDATE") } else { ("", "") };
+        format!(
+            "{begin}SELECT token, state, holder, owner, mode, expires, details, value, doubt, started, start_id, {now} \
+             FROM {t} WHERE name = {name}{lock}; \
+             SELECT holder, owner, mode, token, expires, details, broken FROM {t}_holder WHERE name = {name} \
+             ORDER BY token, holder; \
+             SELECT ticket, waiter, owner, mode, client, kept_until, called, details FROM {t}_waiter \
+             WHERE name = {name} ORDER BY ticket"
+        )
+    }
+
+    /// Writes what has changed, and ends the transaction. With PostgreSQL, those are told who were called.
+    pub(super) fn write(
+        &self,
+        name: &[u8],
+        state: State,
+        was: &Book,
+        book: &Book,
+        called: &[(String, GrantId)],
+    ) -> String {
+        let (t, name) = (&self.table, self.bytes(name));
+        let mut sql = String::new();
+        let listed = |book: &Book, state: State| match state {
+            State::Listed => book.holders.clone(),
+            State::Free | State::Alone => Vec::new(),
+        };
+        let next = State::of(book);
+        let (before, after) = (listed(was, state), listed(book, next));
+        for gone in before.iter().filter(|one| !after.iter().any(|other| other.grant == one.grant)) {
+            let grant = self.id(gone.grant.as_u128());
+            let _ = write!(sql, "DELETE FROM {t}_holder WHERE name = {name} AND holder = {grant}; ");
+        }
+        for holder in &after {
+            match before.iter().find(|one| one.grant == holder.grant) {
+                Some(same) if same == holder => {}
+                Some(_) => {
+                    let (grant, expires) = (self.id(holder.grant.as_u128()), holder.expires);
+                    let broken = i32::from(holder.broken);
+                    let _ = write!(
+                        sql,
+                        "UPDATE {t}_holder SET expires = {expires}, broken = {broken} \
+                         WHERE name = {name} AND holder = {grant}; "
+                    );
+                }
+                None => self.add_holder(&mut sql, &name, holder),
+            }
+        }
+        for gone in
+            was.waiters.iter().filter(|one| !book.waiters.iter().any(|other| other.grant == one.grant))
+        {
+            let _ =
+                write!(sql, "DELETE FROM {t}_waiter WHERE ticket = {}; ", gone.ticket.unwrap_or_default());
+        }
+        for waiter in &book.waiters {
+            match was.waiters.iter().find(|one| one.grant == waiter.grant) {
+                Some(same) if same == waiter => {}
+                Some(_) => {
+                    let (until, called) = (waiter.kept_until, i32::from(waiter.called));
+                    let (client, ticket) = (self.text(&waiter.client), waiter.ticket.unwrap_or_default());
+                    let _ = write!(
+                        sql,
+                        "UPDATE {t}_waiter SET kept_until = {until}, called = {called}, client = {client} \
+                         WHERE ticket = {ticket}; "
+                    );
+                }
+                None => self.add_waiter(&mut sql, &name, waiter),
+            }
+        }
+        self.change_row(&mut sql, &name, next, book);
+        if self.brand == Brand::Postgres {
+            for (client, grant) in called.iter().filter(|(client, _)| !client.is_empty()) {
+                let _ = write!(sql, "SELECT pg_notify({}, '{grant}'); ", self.text(client));
+            }
+        }
+        sql + "COMMIT"
+    }
+
+    fn change_row(&self, sql: &mut String, name: &str, state: State, book: &Book) {
+        let (t, token, number) = (&self.table, book.token, state as i64);
+        let holder = match (state, book.holders.as_slice()) {
+            (State::Alone, [one]) => {
+                let (grant, owner) = (self.id(one.grant.as_u128()), self.id(one.owner.as_u128()));
+                let (mode, expires, details) = (one.mode, one.expires, self.text(&one.details));
+                format!(
+                    "holder = {grant}, owner = {owner}, mode = '{mode}', expires = {expires}, details = {details}"
+                )
+            }
+            _ => "holder = NULL".to_owned(),
+        };
+        let value = book.value.as_ref().map_or_else(|| "NULL".to_owned(), |value| self.bytes(value));
+        let doubt = i32::from(book.in_doubt);
+        let (started, id) = match &book.start {
+            Some((at, id)) => (at.to_string(), self.bytes(id)),
+            None => ("NULL".to_owned(), "NULL".to_owned()),
+        };
+        let _ = write!(
+            sql,
+            "UPDATE {t} SET token = {token}, state = {number}, {holder}, value = {value}, doubt = {doubt}, \
+             started = {started}, start_id = {id} WHERE name = {name}; "
+        );
+    }
+
+    fn add_holder(&self, sql: &mut String, name: &str, holder: &Holder) {
+        let t = &self.table;
+        let (grant, owner) = (self.id(holder.grant.as_u128()), self.id(holder.owner.as_u128()));
+        let Holder { mode, token, expires, .. } = holder;
+        let (details, broken) = (self.text(&holder.details), i32::from(holder.broken));
+        let _ = write!(
+            sql,
+            "INSERT INTO {t}_holder (name, holder, owner, mode, token, expires, details, broken) \
+             VALUES ({name}, {grant}, {owner}, '{mode}', {token}, {expires}, {details}, {broken}); "
+        );
+    }
+
+    fn add_waiter(&self, sql: &mut String, name: &str, waiter: &Waiter) {
+        let t = &self.table;
+        let (grant, owner) = (self.id(waiter.grant.as_u128()), self.id(waiter.owner.as_u128()));
+        let (mode, until, called) = (waiter.mode, waiter.kept_until, i32::from(waiter.called));
+        let (client, details) = (self.text(&waiter.client), self.text(&waiter.details));
+        let _ = write!(
+            sql,
+            "INSERT INTO {t}_waiter (name, waiter, owner, mode, client, kept_until, called, details) \
+             VALUES ({name}, {grant}, {owner}, '{mode}', {client}, {until}, {called}, {details}); "
+        );
+    }
+
+    /// Bytes as a literal in which nothing can end early.
+    fn bytes(&self, bytes: &[u8]) -> String {
+        let mut hex = String::with_capacity(bytes.len() * 2);
+        for byte in bytes {
+            let _ = write!(hex, "{byte:02x}");
+        }
+        match self.brand {
+            Brand::Postgres => format!("'\\x{hex}'::bytea"),
+            Brand::MySql => format!("X'{hex}'"),
+        }
+    }
+
+    fn id(&self, id: u128) -> String {
+        self.bytes(&id.to_be_bytes())
+    }
+
+    fn text(&self, text: &str) -> String {
+        let bytes = self.bytes(text.as_bytes());
+        match self.brand {
+            Brand::Postgres => format!("convert_from({bytes}, 'UTF8')"),
+            Brand::MySql => format!("CONVERT({bytes} USING utf8mb4)"),
+        }
+    }
+}
+
+impl State {
+    /// The simplest in which all of it can be written down.
+    pub(super) fn of(book: &Book) -> Self {
+        let plain = book.waiters.is_empty() && book.value.is_none();
+        match book.holders.as_slice() {
+            [] if plain => Self::Free,
+            [one] if plain && !one.broken => Self::Alone,
+            _ => Self::Listed,
+        }
+    }
+
+    pub(super) fn read(number: i64) -> Option<Self> {
+        [Self::Free, Self::Alone, Self::Listed].into_iter().find(|state| *state as i64 == number)
+    }
+}
+
+/// The database's clock, in milliseconds.
+const fn now(brand: Brand) -> &'static str {
+    match brand {
+        Brand::Postgres => "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
+        Brand::MySql => "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
+    }
+}
+
+/// The statements that make the tables of the recipe `table`.
+pub(super) fn tables(brand: Brand, t: &str) -> [String; 3] {
+    // An index has no schema before it.
+    let short = t.rsplit('.').next().unwrap_or(t);
+    match brand {
+        Brand::Postgres => [
+            format!(
+                "CREATE TABLE IF NOT EXISTS {t} (\n  name bytea PRIMARY KEY,\n  token bigint NOT NULL DEFAULT 0,\n  \
+                 state bigint NOT NULL DEFAULT 0,\n  holder bytea,\n  owner bytea,\n  mode text,\n  \
+                 expires bigint NOT NULL DEFAULT 0,\n  details text,\n  value bytea,\n  \
+                 doubt bigint NOT NULL DEFAULT 0,\n  started bigint,\n  start_id bytea\n) WITH (fillfactor = 50)"
+            ),
+            format!(
+                "CREATE TABLE IF NOT EXISTS {t}_holder (\n  name bytea NOT NULL,\n  holder bytea NOT NULL,\n  \
+                 owner bytea NOT NULL,\n  mode text NOT NULL,\n  token bigint NOT NULL,\n  expires bigint NOT NULL,\n  \
+                 details text NOT NULL,\n  broken bigint NOT NULL DEFAULT 0,\n  PRIMARY KEY (name, holder)\n)"
+            ),
+            format!(
+                "CREATE TABLE IF NOT EXISTS {t}_waiter (\n  ticket bigserial PRIMARY KEY,\n  name bytea NOT NULL,\n  \
+                 waiter bytea NOT NULL,\n  owner bytea NOT NULL,\n  mode text NOT NULL,\n  client text NOT NULL,\n  \
+                 kept_until bigint NOT NULL,\n  called bigint NOT NULL DEFAULT 0,\n  details text NOT NULL,\n  \
+                 CONSTRAINT {short}_waiter_once UNIQUE (name, waiter)\n)"
+            ),
+        ],
+        Brand::MySql => [
+            format!(
+                "CREATE TABLE IF NOT EXISTS {t} (\n  name varbinary(512) NOT NULL PRIMARY KEY,\n  \
+                 token bigint NOT NULL DEFAULT 0,\n  state bigint NOT NULL DEFAULT 0,\n  holder binary(16),\n  \
+                 owner binary(16),\n  mode char(2) CHARACTER SET ascii,\n  expires bigint NOT NULL DEFAULT 0,\n  \
+                 details text CHARACTER SET utf8mb4,\n  value varbinary(1024),\n  doubt bigint NOT NULL DEFAULT 0,\n  \
+                 started bigint,\n  start_id binary(16)\n) ENGINE = InnoDB"
+            ),
+            format!(
+                "CREATE TABLE IF NOT EXISTS {t}_holder (\n  name varbinary(512) NOT NULL,\n  holder binary(16) NOT NULL,\n  \
+                 owner binary(16) NOT NULL,\n  mode char(2) CHARACTER SET ascii NOT NULL,\n  token bigint NOT NULL,\n  \
+                 expires bigint NOT NULL,\n  details text CHARACTER SET utf8mb4 NOT NULL,\n  \
+                 broken bigint NOT NULL DEFAULT 0,\n  PRIMARY KEY (name, holder)\n) ENGINE = InnoDB"
+            ),
+            format!(
+                "CREATE TABLE IF NOT EXISTS {t}_waiter (\n  ticket bigint NOT NULL AUTO_INCREMENT PRIMARY KEY,\n  \
+                 name varbinary(512) NOT NULL,\n  waiter binary(16) NOT NULL,\n  owner binary(16) NOT NULL,\n  \
+                 mode char(2) CHARACTER SET ascii NOT NULL,\n  client varchar(64) CHARACTER SET ascii NOT NULL,\n  \
+                 kept_until bigint NOT NULL,\n  called bigint NOT NULL DEFAULT 0,\n  \
+                 details text CHARACTER SET utf8mb4 NOT NULL,\n  UNIQUE KEY {short}_waiter_once (name, waiter),\n  \
+                 KEY {short}_waiter_client (client)\n) ENGINE = InnoDB"
+            ),
+        ],
+    }
+}

@@ -1,0 +1,32 @@
+//! `postgres:` is held to the contract, by each of its recipes.
+
+use tenure::Client;
+use tenure::contract::{Network, Subject};
+use tenure_testkit::Postgres;
+
+use crate::proxies::Proxies;
+
+/// Rows that say who holds.
+struct Table;
+
+impl Subject for Table {
+    async fn start() -> Self {
+        Self
+    }
+
+    fn address(&self) -> String {
+        Postgres::shared().url()
+    }
+
+    fn network(&self) -> Option<Box<dyn Network>> {
+        Some(Box::new(Proxies::before([Postgres::shared().addr()], |host| {
+            format!("postgres://postgres@{host}/postgres?timeout_ms=3000")
+        })))
+    }
+
+    async fn connect(address: &str) -> Client {
+        Client::connect(address).await.unwrap()
+    }
+}
+
+tenure::contract_suite!(table, Table);

@@ -1,0 +1,5 @@
+//! The engine `postgres:`, on real servers.
+
+mod contract;
+#[path = "../proxies/mod.rs"]
+mod proxies;
