@@ -59,11 +59,13 @@ impl MariaDbBuilder {
         // Asked for first: without its package there is no such user either, which is no advice.
         program::require(SERVER);
         let folder = sql::folder("tenure-mariadb-");
-        let data = user::data_folder_of(USER, folder.path());
-        sql::set_up("MariaDB", user::run_as(USER, install_db(&data)));
+        for name in ["data", "tmp"] {
+            user::folder_of(USER, folder.path(), name);
+        }
+        sql::set_up("MariaDB", user::run_as(USER, install_db(folder.path())));
 
         let port = free_port();
-        let mut command = self.command(&data, port);
+        let mut command = self.command(folder.path(), port);
         let mut faketime = None;
         if self.faketime {
             let (clock, changed) = Faketime::around(&command, folder.path());
@@ -75,12 +77,12 @@ impl MariaDbBuilder {
         mariadb
     }
 
-    fn command(&self, data: &Path, port: u16) -> Command {
+    fn command(&self, folder: &Path, port: u16) -> Command {
         let mut command = Command::new(program::require(SERVER));
-        command.arg("--no-defaults").arg(format!("--datadir={}", data.display()));
+        command.args(places(folder)).args(SMALL);
         command.args(["--bind-address=127.0.0.1", "--skip-name-resolve"]).arg(format!("--port={port}"));
         // In the data folder: the full path may be longer than the kernel allows for a socket.
-        command.arg("--socket=socket").args(SMALL).args(&self.args);
+        command.arg("--socket=socket").args(&self.args);
         command
     }
 }
@@ -237,11 +239,18 @@ impl MariaDb {
     }
 }
 
-fn install_db(data: &Path) -> Command {
+fn install_db(folder: &Path) -> Command {
     let mut install = Command::new(program::require("mariadb-install-db"));
-    install.arg("--no-defaults").arg(format!("--datadir={}", data.display()));
-    install.args(["--skip-test-db", "--auth-root-authentication-method=normal"]).args(SMALL);
+    install.args(places(folder)).args(SMALL);
+    install.args(["--skip-test-db", "--auth-root-authentication-method=normal"]);
     install
+}
+
+/// No configuration but the arguments, and nothing outside of `folder`. This is true of temporary files
+/// too: a MariaDB that starts removes what it takes for left over from itself, also if it is another's.
+fn places(folder: &Path) -> [String; 3] {
+    let place = |option, name| format!("--{option}={}", folder.join(name).display());
+    ["--no-defaults".to_owned(), place("datadir", "data"), place("tmpdir", "tmp")]
 }
 
 fn ask(port: u16, limit: Duration, what: &[&str]) -> Result<String, String> {

@@ -66,7 +66,7 @@ impl PostgresBuilder {
         program::require(POSTGRES);
         program::require("ipcrm");
         let folder = sql::folder("tenure-postgres-");
-        let data = user::data_folder_of(POSTGRES, folder.path());
+        let data = user::folder_of(POSTGRES, folder.path(), "data");
         sql::set_up("PostgreSQL", user::run_as(POSTGRES, initdb(&data)));
 
         let port = free_port();

@@ -43,9 +43,9 @@ pub(crate) fn run_as(user: &str, command: Command) -> Command {
     program::through("setpriv", &options.map(OsStr::new), &command)
 }
 
-/// The folder `data` in `folder`, made for the user of [`run_as`], to whom the way there is opened.
-pub(crate) fn data_folder_of(user: &str, folder: &Path) -> PathBuf {
-    let data = folder.join("data");
+/// A new folder in `folder` that belongs to the user of [`run_as`], to whom the way there is opened.
+pub(crate) fn folder_of(user: &str, folder: &Path, name: &str) -> PathBuf {
+    let path = folder.join(name);
     let opened = fs::set_permissions(folder, fs::Permissions::from_mode(0o755));
     opened.unwrap_or_else(|error| panic!("cannot open {} to others: {error}", folder.display()));
     let mut install = Command::new(program::require("install"));
@@ -53,7 +53,7 @@ pub(crate) fn data_folder_of(user: &str, folder: &Path) -> PathBuf {
     if geteuid().is_root() {
         install.args(["--owner", user, "--group", user]);
     }
-    let made = install.arg(&data).output().expect("a program that was found can be started");
+    let made = install.arg(&path).output().expect("a program that was found can be started");
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    data
+    path
 }

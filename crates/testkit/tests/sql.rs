@@ -57,6 +57,18 @@ fn a_mariadb_is_durable_unless_an_argument_says_otherwise() {
 }
 
 #[test]
+fn servers_that_start_at_once_do_not_meet() {
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert_eq!(MariaDb::start().sql("CREATE TABLE t (a INT)"), ""));
+        }
+        for _ in 0..2 {
+            scope.spawn(|| assert_eq!(Postgres::start().sql("CREATE TABLE t (a int)"), ""));
+        }
+    });
+}
+
+#[test]
 fn what_a_server_refuses_is_told_in_its_own_words() {
     let (postgres, mariadb) = (Postgres::shared(), MariaDb::shared());
     assert!(
@@ -130,13 +142,13 @@ fn a_paused_postgresql_runs_nothing_until_it_is_resumed() {
     postgres.pause();
     let processes = processes_of(postgres.folder());
     assert!(processes.len() > 2, "the first one, its helpers, and that of the client: {processes:?}");
-    assert!(processes.iter().all(|pid| state(*pid) == 'T'));
+    assert!(processes.iter().all(|pid| is_halted(*pid)));
     let mut new = psql(&postgres, "SELECT 1");
     thread::sleep(SHORT);
     assert!(new.try_wait().unwrap().is_none() && connected.try_wait().unwrap().is_none());
     postgres.resume();
     assert!(new.wait().unwrap().success());
-    assert!(processes.iter().all(|pid| state(*pid) != 'T'));
+    assert!(!processes.iter().any(|pid| is_halted(*pid)));
     assert!(connected.try_wait().unwrap().is_none(), "its connection is still open");
     postgres.kill();
     connected.wait().unwrap();
@@ -146,7 +158,7 @@ fn a_paused_postgresql_runs_nothing_until_it_is_resumed() {
 fn a_paused_mariadb_runs_nothing_until_it_is_resumed() {
     let mut mariadb = MariaDb::start();
     mariadb.pause();
-    assert_eq!(state(mariadb.pid()), 'T');
+    assert!(is_halted(mariadb.pid()));
     let mut client = client_of(&mariadb, "SELECT 1");
     thread::sleep(SHORT);
     assert!(client.try_wait().unwrap().is_none());
@@ -308,9 +320,10 @@ fn processes_of(folder: &Path) -> Vec<u32> {
     .collect()
 }
 
-fn state(pid: u32) -> char {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap()
+/// Whether it is there, and halted.
+fn is_halted(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 /// The number of the piece of shared memory of the PostgreSQL in this folder.
