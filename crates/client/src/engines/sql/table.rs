@@ -57,6 +57,9 @@ const ARRIVED_AFTER: [Duration; 2] = [Duration::from_secs(2), Duration::from_sec
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 const SWEEP_AFTER_MS: i64 = 60_000;
 
+/// The number that whoever makes tables in PostgreSQL locks: any, as long as it is always the same.
+const MAKING_TABLES: i64 = 0x7465_6e75_7265;
+
 /// So many locks are looked at together.
 const TOGETHER: usize = 8;
 
@@ -477,7 +480,13 @@ async fn ensure_tables(link: &Link, table: &str, make: &[String]) -> Result<(), 
         Err(fault) if fault.what == What::NoTable => {}
         seen => return seen,
     }
-    link.with(Plain(make)).await
+    if link.brand == Brand::MySql {
+        return link.with(Plain(make)).await;
+    }
+    // One after the other: two who make a table at once get in each other's way, `IF NOT EXISTS` or not. Statements that are sent
+    // together are one transaction.
+    let one_by_one = format!("SELECT pg_advisory_xact_lock({MAKING_TABLES}); {}", make.join("; "));
+    link.with(Plain(&[one_by_one])).await
 }
 
 /// The first name that does not begin with this any more, of those that can be: no name has such a byte in it.
