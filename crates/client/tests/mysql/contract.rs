@@ -30,3 +30,53 @@ impl Subject for Table {
 }
 
 tenure::contract_suite!(table, Table);
+
+/// A row that an open transaction locks.
+struct Row;
+
+impl Subject for Row {
+    async fn start() -> Self {
+        Self
+    }
+
+    fn address(&self) -> String {
+        format!("{}?recipe=row", MariaDb::shared().url())
+    }
+
+    fn network(&self) -> Option<Box<dyn Network>> {
+        Some(Box::new(Proxies::before([MariaDb::shared().addr()], |host| {
+            format!("mysql://root@{host}/tenure?recipe=row&timeout_ms=3000")
+        })))
+    }
+
+    async fn connect(address: &str) -> Client {
+        Client::connect(address).await.unwrap()
+    }
+}
+
+tenure::contract_suite!(row, Row);
+
+/// A lock that a session holds.
+struct Named;
+
+impl Subject for Named {
+    async fn start() -> Self {
+        Self
+    }
+
+    fn address(&self) -> String {
+        format!("{}?recipe=named", MariaDb::shared().url())
+    }
+
+    fn network(&self) -> Option<Box<dyn Network>> {
+        Some(Box::new(Proxies::before([MariaDb::shared().addr()], |host| {
+            format!("mysql://root@{host}/tenure?recipe=named&timeout_ms=3000")
+        })))
+    }
+
+    async fn connect(address: &str) -> Client {
+        Client::connect(address).await.unwrap()
+    }
+}
+
+tenure::contract_suite!(named, Named);

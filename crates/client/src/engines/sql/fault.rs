@@ -1,6 +1,7 @@
 //! What a database says when it says no, in words that say what to do.
 
 use sqlx::Error;
+use sqlx::error::DatabaseError;
 
 use super::Brand;
 use crate::error::{AcquireError, BreakError, EngineError, InspectError, ReleaseError};
@@ -71,13 +72,7 @@ impl Fault {
             let message = format!("{at} answered something else than was asked");
             return Self::silence(brand, What::NoAnswer, message, Some(error));
         };
-        let code = said.code().unwrap_or_default().into_owned();
-        let number = mysql_number(said.as_ref());
-        let meant = match brand {
-            Brand::Postgres => of_postgres(&code),
-            Brand::MySql => of_mysql(number, &code),
-        };
-        match meant {
+        match meant(brand, said.as_ref()) {
             Meant::Silence(advice) => {
                 Self::silence(brand, What::NoAnswer, format!("{at} {advice}"), Some(error))
             }
@@ -89,6 +84,23 @@ impl Fault {
                 Self::refused(brand, format!("{at} does not do it: {advice}"), Some(error))
             }
         }
+    }
+}
+
+fn meant(brand: Brand, said: &dyn DatabaseError) -> Meant {
+    let code = said.code().unwrap_or_default();
+    match brand {
+        Brand::Postgres => of_postgres(&code),
+        Brand::MySql => of_mysql(mysql_number(said), &code),
+    }
+}
+
+/// What it says, in a word.
+pub(super) fn meaning(brand: Brand, said: &dyn DatabaseError) -> What {
+    match meant(brand, said) {
+        Meant::Silence(_) => What::NoAnswer,
+        Meant::Is(what) => what,
+        Meant::Refused(_) => What::Refused,
     }
 }
 
@@ -138,7 +150,7 @@ fn of_mysql(number: u16, code: &str) -> Meant {
         }
         1317 | 1969 => Meant::Silence("was told to cancel it: see who does that"),
         1213 | 1020 | 1050 | 1062 => Meant::Is(What::Conflict),
-        1205 => Meant::Is(What::LockTimeout),
+        1205 | 3572 => Meant::Is(What::LockTimeout),
         1146 | 1054 => Meant::Is(What::NoTable),
         1290 | 1792 | 1836 => Meant::Refused(READ_ONLY),
         _ if code.starts_with("08") => Meant::Silence("lost the connection: see whether it runs"),
@@ -147,13 +159,13 @@ fn of_mysql(number: u16, code: &str) -> Meant {
 }
 
 #[cfg(feature = "mysql")]
-fn mysql_number(said: &dyn sqlx::error::DatabaseError) -> u16 {
+fn mysql_number(said: &dyn DatabaseError) -> u16 {
     said.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
         .map_or(0, sqlx::mysql::MySqlDatabaseError::number)
 }
 
 #[cfg(not(feature = "mysql"))]
-fn mysql_number(_: &dyn sqlx::error::DatabaseError) -> u16 {
+fn mysql_number(_: &dyn DatabaseError) -> u16 {
     0
 }
 

@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::Brand;
 use super::address::Address;
 use super::connection::{Arg, Connection, Done, Options, Row, Sql};
-use super::fault::{Fault, What};
+use super::fault::{self, Fault, What};
 
 pub(super) struct Link {
     pub(super) brand: Brand,
@@ -39,6 +39,7 @@ struct Idle {
 }
 
 /// A connection in use.
+#[derive(Debug)]
 pub(super) struct Lent {
     pub(super) connection: Connection,
     runtime: runtime::Id,
@@ -48,7 +49,8 @@ pub(super) struct Lent {
 }
 
 impl Link {
-    pub(super) fn new(address: &Address, own: Handle) -> Arc<Self> {
+    /// With so many connections at the most.
+    pub(super) fn new(address: &Address, most: usize, own: Handle) -> Arc<Self> {
         Arc::new(Self {
             brand: address.brand,
             options: Options::of(address),
@@ -56,8 +58,8 @@ impl Link {
             limit: address.limit,
             own,
             idle: Mutex::default(),
-            slots: Arc::new(Semaphore::new(address.connections)),
-            most: address.connections,
+            slots: Arc::new(Semaphore::new(most)),
+            most,
         })
     }
 
@@ -73,8 +75,18 @@ impl Link {
         Fault::of(self.brand, &self.at, error)
     }
 
+    /// What an error means.
+    pub(super) fn what(&self, error: &Error) -> What {
+        error.as_database_error().map_or(What::NoAnswer, |said| fault::meaning(self.brand, said))
+    }
+
     pub(super) fn refused(&self, message: &str) -> Fault {
         Fault::refused(self.brand, format!("{} does not do it: {message}", self.at), None)
+    }
+
+    /// Whether a connection can be had without waiting for another's end.
+    pub(super) fn has_room(&self) -> bool {
+        self.slots.available_permits() > 0
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
@@ -136,8 +148,20 @@ impl Link {
         {
             return Ok(Lent { connection, runtime: here, _slot: slot, used: true });
         }
+        let slot = self.slots.clone().acquire_owned();
+        let slot = async { Ok(slot.await.expect("it is never closed")) };
+        let slot = self.within(self.limit, What::NotSent, slot).await?;
+        self.open(here, slot).await
+    }
+
+    /// The same, however long others take to give one back.
+    pub(super) async fn take_when_free(&self) -> Result<Lent, Fault> {
+        let slot = self.slots.clone().acquire_owned().await.expect("it is never closed");
+        self.open(Handle::current().id(), slot).await
+    }
+
+    async fn open(&self, here: runtime::Id, slot: OwnedSemaphorePermit) -> Result<Lent, Fault> {
         self.within(self.limit, What::NotSent, async {
-            let slot = self.slots.clone().acquire_owned().await.expect("it is never closed");
             if let Some(connection) = self.take_idle(here) {
                 return Ok(Lent { connection, runtime: here, _slot: slot, used: true });
             }

@@ -3,6 +3,8 @@
 //! Both are one engine with the same recipes, in two dialects:
 //!
 //! - `table`: a row for each lock, and holders and waiters beside it. A lease, by the database's clock.
+//! - `row`: a row that an open transaction locks.
+//! - `advisory` (PostgreSQL) and `named` (MySQL): a lock that a session holds.
 
 mod address;
 mod book;
@@ -10,13 +12,16 @@ mod connection;
 mod ear;
 mod fault;
 mod link;
+mod session;
 mod table;
 mod texts;
 
+use std::fmt::Write;
 use std::sync::Arc;
 
 use self::address::Address;
 use self::link::Link;
+use self::session::SessionEngine;
 use self::table::TableEngine;
 use crate::engine::{Engine, EngineContext};
 use crate::error::ConnectError;
@@ -49,6 +54,30 @@ impl Brand {
         match self {
             Self::Postgres => 5432,
             Self::MySql => 3306,
+        }
+    }
+
+    /// Bytes as a literal in which nothing can end early.
+    fn bytes(self, bytes: &[u8]) -> String {
+        let mut hex = String::with_capacity(bytes.len() * 2);
+        for byte in bytes {
+            let _ = write!(hex, "{byte:02x}");
+        }
+        match self {
+            Self::Postgres => format!("'\\x{hex}'::bytea"),
+            Self::MySql => format!("X'{hex}'"),
+        }
+    }
+
+    fn id(self, id: u128) -> String {
+        self.bytes(&id.to_be_bytes())
+    }
+
+    fn text(self, text: &str) -> String {
+        let bytes = self.bytes(text.as_bytes());
+        match self {
+            Self::Postgres => format!("convert_from({bytes}, 'UTF8')"),
+            Self::MySql => format!("CONVERT({bytes} USING utf8mb4)"),
         }
     }
 }
@@ -98,6 +127,18 @@ pub(super) async fn open_url(
     context: EngineContext,
 ) -> Result<Arc<dyn Engine>, ConnectError> {
     let address = Address::parse(url, brand)?;
-    let link = Link::new(&address, context.runtime.clone());
-    Ok(TableEngine::open(address, link, context).await.map_err(|fault| fault.error)?)
+    let own = context.runtime.clone();
+    let opened = match address.recipe {
+        Recipe::Table => {
+            let link = Link::new(&address, address.connections, own);
+            TableEngine::open(address, link, context).await
+        }
+        Recipe::Row | Recipe::Session => {
+            // One is for all that is short: whoever gets a lock must not wait for those who wait for it.
+            let locks = Link::new(&address, address.connections - 1, own.clone());
+            let short = Link::new(&address, 1, own);
+            SessionEngine::open(address, locks, short, context).await
+        }
+    };
+    Ok(opened.map_err(|fault| fault.error)?)
 }

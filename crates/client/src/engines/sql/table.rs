@@ -84,7 +84,8 @@ impl TableEngine {
         context: EngineContext,
     ) -> Result<Arc<dyn Engine>, Fault> {
         let texts = Arc::new(Texts::new(address.brand, &address.table));
-        ensure_tables(&link, &address.table, &texts::tables(address.brand, &address.table)).await?;
+        let names = ["", "_holder", "_waiter"].map(|end| format!("{}{end}", address.table));
+        ensure_tables(&link, &names, &texts::tables(address.brand, &address.table)).await?;
         let capabilities = Capabilities {
             modes: ModeSet::ALL,
             value: true,
@@ -473,8 +474,8 @@ fn whole_ms(duration: Duration) -> i64 {
 }
 
 /// Makes the tables, if they are not there.
-async fn ensure_tables(link: &Link, table: &str, make: &[String]) -> Result<(), Fault> {
-    let looks = ["", "_holder", "_waiter"].map(|end| format!("SELECT 1 FROM {table}{end} WHERE 1 = 0"));
+pub(super) async fn ensure_tables(link: &Link, tables: &[String], make: &[String]) -> Result<(), Fault> {
+    let looks: Vec<_> = tables.iter().map(|table| format!("SELECT 1 FROM {table} WHERE 1 = 0")).collect();
     let seen = link.with(Plain(&looks)).await;
     match seen {
         Err(fault) if fault.what == What::NoTable => {}
@@ -490,7 +491,7 @@ async fn ensure_tables(link: &Link, table: &str, make: &[String]) -> Result<(), 
 }
 
 /// The first name that does not begin with this any more, of those that can be: no name has such a byte in it.
-fn end_of(prefix: &str) -> Vec<u8> {
+pub(super) fn end_of(prefix: &str) -> Vec<u8> {
     [prefix.as_bytes(), &[0xff]].concat()
 }
 
@@ -718,11 +719,11 @@ impl Work for Look<'_> {
     }
 }
 
-fn damaged(column: &str) -> Error {
+pub(super) fn damaged(column: &str) -> Error {
     Error::Decode(format!("the column `{column}` has something in it that was never written there").into())
 }
 
-fn id(row: &Row, column: usize) -> Result<u128, Error> {
+pub(super) fn id(row: &Row, column: usize) -> Result<u128, Error> {
     let bytes = <[u8; 16]>::try_from(row.bytes(column)?).map_err(|_| damaged("holder"))?;
     Ok(u128::from_be_bytes(bytes))
 }

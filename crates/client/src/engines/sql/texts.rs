@@ -115,7 +115,7 @@ impl Texts {
 
     /// Reads all that is written down of a lock, and with `locked` keeps others from changing it until the end of the transaction.
     pub(super) fn read(&self, name: &[u8], locked: bool) -> String {
-        let (t, now, name) = (&self.table, now(self.brand), self.bytes(name));
+        let (t, now, name) = (&self.table, now(self.brand), self.brand.bytes(name));
         let (begin, lock) = if locked { ("BEGIN; ", " FOR UPDATE") } else { ("", "") };
         format!(
             "{begin}SELECT token, state, holder, owner, mode, expires, details, value, doubt, started, start_id, {now} \
@@ -136,7 +136,7 @@ impl Texts {
         book: &Book,
         called: &[(String, GrantId)],
     ) -> String {
-        let (t, name) = (&self.table, self.bytes(name));
+        let (t, name) = (&self.table, self.brand.bytes(name));
         let mut sql = String::new();
         let listed = |book: &Book, state: State| match state {
             State::Listed => book.holders.clone(),
@@ -145,14 +145,14 @@ impl Texts {
         let next = State::of(book);
         let (before, after) = (listed(was, state), listed(book, next));
         for gone in before.iter().filter(|one| !after.iter().any(|other| other.grant == one.grant)) {
-            let grant = self.id(gone.grant.as_u128());
+            let grant = self.brand.id(gone.grant.as_u128());
             let _ = write!(sql, "DELETE FROM {t}_holder WHERE name = {name} AND holder = {grant}; ");
         }
         for holder in &after {
             match before.iter().find(|one| one.grant == holder.grant) {
                 Some(same) if same == holder => {}
                 Some(_) => {
-                    let (grant, expires) = (self.id(holder.grant.as_u128()), holder.expires);
+                    let (grant, expires) = (self.brand.id(holder.grant.as_u128()), holder.expires);
                     let broken = i32::from(holder.broken);
                     let _ = write!(
                         sql,
@@ -174,7 +174,8 @@ impl Texts {
                 Some(same) if same == waiter => {}
                 Some(_) => {
                     let (until, called) = (waiter.kept_until, i32::from(waiter.called));
-                    let (client, ticket) = (self.text(&waiter.client), waiter.ticket.unwrap_or_default());
+                    let (client, ticket) =
+                        (self.brand.text(&waiter.client), waiter.ticket.unwrap_or_default());
                     let _ = write!(
                         sql,
                         "UPDATE {t}_waiter SET kept_until = {until}, called = {called}, client = {client} \
@@ -187,7 +188,7 @@ impl Texts {
         self.change_row(&mut sql, &name, next, book);
         if self.brand == Brand::Postgres {
             for (client, grant) in called.iter().filter(|(client, _)| !client.is_empty()) {
-                let _ = write!(sql, "SELECT pg_notify({}, '{grant}'); ", self.text(client));
+                let _ = write!(sql, "SELECT pg_notify({}, '{grant}'); ", self.brand.text(client));
             }
         }
         sql + "COMMIT"
@@ -197,18 +198,18 @@ impl Texts {
         let (t, token, number) = (&self.table, book.token, state as i64);
         let holder = match (state, book.holders.as_slice()) {
             (State::Alone, [one]) => {
-                let (grant, owner) = (self.id(one.grant.as_u128()), self.id(one.owner.as_u128()));
-                let (mode, expires, details) = (one.mode, one.expires, self.text(&one.details));
+                let (grant, owner) = (self.brand.id(one.grant.as_u128()), self.brand.id(one.owner.as_u128()));
+                let (mode, expires, details) = (one.mode, one.expires, self.brand.text(&one.details));
                 format!(
                     "holder = {grant}, owner = {owner}, mode = '{mode}', expires = {expires}, details = {details}"
                 )
             }
             _ => "holder = NULL".to_owned(),
         };
-        let value = book.value.as_ref().map_or_else(|| "NULL".to_owned(), |value| self.bytes(value));
+        let value = book.value.as_ref().map_or_else(|| "NULL".to_owned(), |value| self.brand.bytes(value));
         let doubt = i32::from(book.in_doubt);
         let (started, id) = match &book.start {
-            Some((at, id)) => (at.to_string(), self.bytes(id)),
+            Some((at, id)) => (at.to_string(), self.brand.bytes(id)),
             None => ("NULL".to_owned(), "NULL".to_owned()),
         };
         let _ = write!(
@@ -220,9 +221,9 @@ impl Texts {
 
     fn add_holder(&self, sql: &mut String, name: &str, holder: &Holder) {
         let t = &self.table;
-        let (grant, owner) = (self.id(holder.grant.as_u128()), self.id(holder.owner.as_u128()));
+        let (grant, owner) = (self.brand.id(holder.grant.as_u128()), self.brand.id(holder.owner.as_u128()));
         let Holder { mode, token, expires, .. } = holder;
-        let (details, broken) = (self.text(&holder.details), i32::from(holder.broken));
+        let (details, broken) = (self.brand.text(&holder.details), i32::from(holder.broken));
         let _ = write!(
             sql,
             "INSERT INTO {t}_holder (name, holder, owner, mode, token, expires, details, broken) \
@@ -232,38 +233,14 @@ impl Texts {
 
     fn add_waiter(&self, sql: &mut String, name: &str, waiter: &Waiter) {
         let t = &self.table;
-        let (grant, owner) = (self.id(waiter.grant.as_u128()), self.id(waiter.owner.as_u128()));
+        let (grant, owner) = (self.brand.id(waiter.grant.as_u128()), self.brand.id(waiter.owner.as_u128()));
         let (mode, until, called) = (waiter.mode, waiter.kept_until, i32::from(waiter.called));
-        let (client, details) = (self.text(&waiter.client), self.text(&waiter.details));
+        let (client, details) = (self.brand.text(&waiter.client), self.brand.text(&waiter.details));
         let _ = write!(
             sql,
             "INSERT INTO {t}_waiter (name, waiter, owner, mode, client, kept_until, called, details) \
              VALUES ({name}, {grant}, {owner}, '{mode}', {client}, {until}, {called}, {details}); "
         );
-    }
-
-    /// Bytes as a literal in which nothing can end early.
-    fn bytes(&self, bytes: &[u8]) -> String {
-        let mut hex = String::with_capacity(bytes.len() * 2);
-        for byte in bytes {
-            let _ = write!(hex, "{byte:02x}");
-        }
-        match self.brand {
-            Brand::Postgres => format!("'\\x{hex}'::bytea"),
-            Brand::MySql => format!("X'{hex}'"),
-        }
-    }
-
-    fn id(&self, id: u128) -> String {
-        self.bytes(&id.to_be_bytes())
-    }
-
-    fn text(&self, text: &str) -> String {
-        let bytes = self.bytes(text.as_bytes());
-        match self.brand {
-            Brand::Postgres => format!("convert_from({bytes}, 'UTF8')"),
-            Brand::MySql => format!("CONVERT({bytes} USING utf8mb4)"),
-        }
     }
 }
 
