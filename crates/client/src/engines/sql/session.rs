@@ -19,7 +19,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use super::address::Address;
 use super::connection::{Connection, Row};
 use super::fault::{Fault, What};
-use super::link::{Lent, Link, Plain};
+use super::link::{Lent, Link};
 use super::{Brand, Recipe, table};
 use crate::capabilities::{Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
@@ -69,8 +69,13 @@ enum Kind {
     RowOfMySql { is_mariadb: bool },
 }
 
-/// A connection that holds a lock, until it is given back or broken.
-type Held = AsyncMutex<Option<Lent>>;
+/// A grant.
+#[derive(Debug)]
+struct Held {
+    token: FencingToken,
+    /// The connection that holds it, until it is given back or broken.
+    connection: AsyncMutex<Option<Lent>>,
+}
 
 /// What a statement that asks for a lock says.
 enum Said {
@@ -160,6 +165,16 @@ impl SessionEngine {
     /// On the client's own thread: the connection must outlive the runtime of whoever asks.
     async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
         let mut silent_since: Option<BootTime> = None;
+        let same = self.held().get(&request.grant).cloned();
+        if let Some(held) = same {
+            // The answer to the first such request was lost.
+            let grant = request.granted(Some(held.token));
+            return match self.clone().speak(grant).await {
+                Ok(term) => Ok(Granted::new(Some(held.token), term)),
+                Err(RenewError::Engine(error)) => Err(error.into()),
+                Err(RenewError::Lost(_)) => Err(request.not_got()),
+            };
+        }
         let mut kept: Option<Lent> = None;
         loop {
             let asked_at = self.now();
@@ -202,7 +217,10 @@ impl SessionEngine {
     async fn ask(&self, request: &AcquireRequest, kept: &mut Option<Lent>) -> Result<Option<Granted>, Fault> {
         let mut lent = match kept.take() {
             Some(lent) => lent,
-            None => self.connection(request).await?,
+            None => match self.connection(request).await? {
+                Some(lent) => lent,
+                None => return Ok(None),
+            },
         };
         let now = self.now();
         let slice = match request.wait {
@@ -221,8 +239,7 @@ impl SessionEngine {
                 return Ok(None);
             }
             Said::NoRow => {
-                let name = self.address.brand.bytes(request.name.as_str().as_bytes());
-                self.short.with(Plain(&[make_row(self.address.brand, &self.address.table, &name)])).await?;
+                self.make_row(&mut lent.connection, request, slice).await?;
                 *kept = Some(lent);
                 return Box::pin(self.ask(request, kept)).await;
             }
@@ -234,11 +251,13 @@ impl SessionEngine {
             self.locks.within(self.locks.limit(), What::NoAnswer, pinged).await?;
         }
         let token = self.count(&mut lent, request, session, born).await?;
-        self.held().insert(request.grant, Arc::new(AsyncMutex::new(Some(lent))));
+        let held = Held { token, connection: AsyncMutex::new(Some(lent)) };
+        self.held().insert(request.grant, Arc::new(held));
         Ok(Some(Granted::new(Some(token), term(sent_at, request.ttl))))
     }
 
-    async fn connection(&self, request: &AcquireRequest) -> Result<Lent, Fault> {
+    /// A connection for a request; nothing, if there is none in the time that it has.
+    async fn connection(&self, request: &AcquireRequest) -> Result<Option<Lent>, Fault> {
         if matches!(request.wait, WaitUntil::Try) && !self.locks.has_room() {
             return Err(self
                 .locks
@@ -247,12 +266,33 @@ impl SessionEngine {
         let taking = self.locks.take_when_free();
         match request.wait {
             WaitUntil::At { at, .. } => tokio::select! {
-                lent = taking => lent,
-                () = self.context.clock.sleep_until(at) => Err(self.locks.refused(
-                    "all connections that locks may take were in use all the time: raise `connections=` in the URL",
-                )),
+                lent = taking => lent.map(Some),
+                () = self.context.clock.sleep_until(at) => Ok(None),
             },
-            WaitUntil::Try | WaitUntil::Forever => taking.await,
+            WaitUntil::Try | WaitUntil::Forever => taking.await.map(Some),
+        }
+    }
+
+    /// Makes the row of a lock, outside of any transaction. With MySQL, it may have to wait for one who was faster, and has it locked.
+    async fn make_row(
+        &self,
+        connection: &mut Connection,
+        request: &AcquireRequest,
+        slice: Duration,
+    ) -> Result<(), Fault> {
+        let (brand, t) = (self.address.brand, &self.address.table);
+        let name = brand.bytes(request.name.as_str().as_bytes());
+        let sql = match brand {
+            Brand::Postgres => {
+                format!("INSERT INTO {t}_row (name) VALUES ({name}) ON CONFLICT (name) DO NOTHING")
+            }
+            Brand::MySql => format!("INSERT IGNORE INTO {t}_row (name) VALUES ({name})"),
+        };
+        let making = async { connection.plain(sql).await.map_err(|error| self.locks.fault(error)) };
+        match self.locks.within(slice + self.locks.limit(), What::NoAnswer, making).await {
+            // So it is there.
+            Err(fault) if fault.what == What::LockTimeout => Ok(()),
+            made => made,
         }
     }
 
@@ -265,7 +305,7 @@ impl SessionEngine {
     ) -> Result<Said, Error> {
         let (shared, t) = (request.mode == Mode::Pr, &self.address.table);
         let (wait_ms, ttl_ms) = (slice.as_millis(), request.ttl.get().as_millis());
-        let ttl_s = ttl_ms.div_ceil(1000);
+        let (ttl_seconds, limit_ms) = (ttl_ms.div_ceil(1000), self.locks.limit().as_millis());
         let name = self.address.brand.bytes(request.name.as_str().as_bytes());
         let tries = matches!(request.wait, WaitUntil::Try);
         let sql = match self.kind {
@@ -273,7 +313,7 @@ impl SessionEngine {
                 let (shared, key) = (if shared { "_shared" } else { "" }, self.key(&request.name));
                 format!(
                     "SET lock_timeout = {wait_ms}; SET idle_session_timeout = {ttl_ms}; \
-                     SELECT pg_advisory_lock{shared}({key}); \
+                     SELECT pg_advisory_lock{shared}({key}); SET lock_timeout = {limit_ms}; \
                      SELECT pg_backend_pid()::bigint, {BACKEND_START} FROM pg_stat_activity WHERE pid = pg_backend_pid()"
                 )
             }
@@ -289,7 +329,7 @@ impl SessionEngine {
                 let (key, wait) = (self.key(&request.name), slice.as_secs_f64());
                 let wait = if tries { 0.0 } else { wait };
                 format!(
-                    "SET SESSION wait_timeout = {ttl_s}; SELECT CAST(GET_LOCK('{key}', {wait:.3}) AS SIGNED); \
+                    "SET SESSION wait_timeout = {ttl_seconds}; SELECT CAST(GET_LOCK('{key}', {wait:.3}) AS SIGNED); \
                      SELECT CAST(CONNECTION_ID() AS SIGNED), 0"
                 )
             }
@@ -300,14 +340,14 @@ impl SessionEngine {
                     (true, false) => "FOR SHARE",
                 };
                 let nowait = if tries { " NOWAIT" } else { "" };
-                let wait_s = wait_ms.div_ceil(1000);
+                let wait_seconds = wait_ms.div_ceil(1000);
                 let idle = if is_mariadb {
-                    format!("SET SESSION idle_transaction_timeout = {ttl_s}; ")
+                    format!("SET SESSION idle_transaction_timeout = {ttl_seconds}; ")
                 } else {
                     String::new()
                 };
                 format!(
-                    "SET SESSION wait_timeout = {ttl_s}; SET SESSION innodb_lock_wait_timeout = {wait_s}; {idle}BEGIN; \
+                    "SET SESSION wait_timeout = {ttl_seconds}; SET SESSION innodb_lock_wait_timeout = {wait_seconds}; {idle}BEGIN; \
                      SELECT 1 FROM {t}_row WHERE name = {name} {lock}{nowait}; \
                      SELECT CAST(CONNECTION_ID() AS SIGNED), 0"
                 )
@@ -326,7 +366,8 @@ impl SessionEngine {
                 return Ok(Said::Busy);
             }
         };
-        let [.., lock, session] = answers.as_slice() else { return Err(Error::RowNotFound) };
+        let lock = answers.iter().rev().nth(if self.kind == Kind::Advisory { 2 } else { 1 });
+        let (Some(lock), Some(session)) = (lock, answers.last()) else { return Err(Error::RowNotFound) };
         let session = session.first().ok_or(Error::RowNotFound)?;
         let (number, born) = (session.int(0)?, session.int(1)?);
         match self.kind {
@@ -410,7 +451,7 @@ impl SessionEngine {
         let (clock, at) = (self.context.clock.clone(), self.locks.clone());
         // By a task of its own, which goes on if there is no answer in time: the next one finds what became of it.
         let speaking = self.context.runtime.spawn(async move {
-            let mut held = held.lock().await;
+            let mut held = held.connection.lock().await;
             let lent = held.as_mut()?;
             let sent_at = clock.now();
             if let Err(error) = lent.connection.ping().await {
@@ -440,14 +481,16 @@ impl SessionEngine {
         let gone = format!("DELETE FROM {t}_session WHERE name = {name} AND holder = {id}");
         let shared = if grant.mode == Mode::Pr { "_shared" } else { "" };
         let sql = match self.kind {
+            // Committed before: whoever gets the lock next deletes such rows, too, and must not wait for this one's end.
             Kind::Advisory => {
-                format!("{gone}; SELECT pg_advisory_unlock{shared}({})", self.key(&grant.name))
+                let key = self.key(&grant.name);
+                format!("BEGIN; {gone}; COMMIT; SELECT pg_advisory_unlock{shared}({key})")
             }
             Kind::Named => format!("{gone}; SELECT RELEASE_LOCK('{}')", self.key(&grant.name)),
             Kind::RowOfPostgres | Kind::RowOfMySql { .. } => format!("{gone}; COMMIT"),
         };
         let freeing = async {
-            let mut held = held.lock().await;
+            let mut held = held.connection.lock().await;
             let Some(mut lent) = held.take() else { return Ok(false) };
             // Whatever becomes of it, the connection is gone or the lock is.
             lent.connection.batch(sql).await.map_err(|error| self.locks.fault(error))?;
@@ -542,15 +585,6 @@ async fn refuse_a_pooler(locks: &Link, short: &Link) -> Result<(), Fault> {
     locks.put_back(one);
     short.put_back(other);
     Ok(())
-}
-
-fn make_row(brand: Brand, t: &str, name: &str) -> String {
-    match brand {
-        Brand::Postgres => {
-            format!("INSERT INTO {t}_row (name) VALUES ({name}) ON CONFLICT (name) DO NOTHING")
-        }
-        Brand::MySql => format!("INSERT IGNORE INTO {t}_row (name) VALUES ({name})"),
-    }
 }
 
 /// The tables of these recipes: their names, and the statements that make them.
@@ -652,7 +686,7 @@ impl Engine for SessionEngine {
         Box::pin(async move {
             let held: Vec<_> = self.held().drain().map(|(_, held)| held).collect();
             for held in held {
-                if let Ok(mut held) = held.try_lock()
+                if let Ok(mut held) = held.connection.try_lock()
                     && let Some(lent) = held.take()
                 {
                     lent.connection.close().await;
