@@ -33,6 +33,7 @@ pub mod contract;
 pub mod engine;
 pub mod engines;
 pub mod error;
+pub mod fence;
 mod guard;
 mod hold;
 mod ids;
@@ -44,11 +45,15 @@ mod mode;
 mod name;
 mod once_per;
 mod operation;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub mod optimistic;
 mod owner;
 mod random;
 mod renewal;
 mod request;
 mod shared;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod sql;
 mod telemetry;
 mod thread;
 mod token;

@@ -142,3 +142,15 @@ fn with_outcome(name: &'static str, engine: &'static str, outcome: &'static str)
 fn counter(key: &Key) -> Counter {
     metrics::with_recorder(|recorder| recorder.register_counter(key, &METADATA))
 }
+
+/// A fence in front of a service has not let a request through.
+#[cfg(feature = "http")]
+pub(crate) fn fenced_off(resource: &crate::LockName, token: FencingToken, error: &crate::fence::FenceError) {
+    let token = token.get();
+    if let crate::fence::FenceError::Stale { newest, .. } = error {
+        warn!(target: "tenure::fence", %resource, token, newest = newest.get(), "stale token refused");
+    } else {
+        let cause = std::error::Error::source(error).map(ToString::to_string);
+        warn!(target: "tenure::fence", %resource, token, %error, cause, "token not accepted");
+    }
+}

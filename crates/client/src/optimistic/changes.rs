@@ -1,0 +1,92 @@
+//! What is to be written to a row.
+
+use std::fmt;
+
+use sqlx::{Arguments, Encode, Type};
+
+use super::error::WriteError;
+use crate::error::Cause;
+use crate::sql::{Dialect, Identifier, IdentifierError, SqlDatabase};
+
+/// The columns of a row that are to be written, and their new values. The version is raised by itself, also if nothing else is set.
+///
+/// ```
+/// # #[cfg(feature = "postgres")] {
+/// # use tenure::optimistic::Changes;
+/// let changes: Changes<sqlx::Postgres> = Changes::new().set("state", "paid").set("total", 12_i64);
+/// # }
+/// ```
+#[must_use = "changes are returned from the closure of `update`, or given to `write`"]
+pub struct Changes<DB: SqlDatabase> {
+    columns: Vec<Identifier>,
+    values: DB::Arguments,
+    /// The first thing that was wrong, kept until it can be returned.
+    wrong: Option<Wrong>,
+}
+
+enum Wrong {
+    Column(IdentifierError),
+    Value { column: String, cause: Cause },
+}
+
+impl<DB: SqlDatabase> Changes<DB> {
+    /// None so far.
+    pub fn new() -> Self {
+        Self { columns: Vec::new(), values: DB::Arguments::default(), wrong: None }
+    }
+
+    /// Sets a column to a value. What is wrong with either is said when it is to be written.
+    pub fn set<'t>(mut self, column: &str, value: impl Encode<'t, DB> + Type<DB>) -> Self {
+        if self.wrong.is_none() {
+            self.wrong = self.add(column, value).err();
+        }
+        self
+    }
+
+    fn add<'t>(&mut self, column: &str, value: impl Encode<'t, DB> + Type<DB>) -> Result<(), Wrong> {
+        let name = Identifier::parse(column).map_err(Wrong::Column)?;
+        let column = || column.to_owned();
+        self.values.add(value).map_err(|cause| Wrong::Value { column: column(), cause })?;
+        self.columns.push(name);
+        Ok(())
+    }
+
+    /// `column = value, …` for a statement, and its values; unless one of the columns is `reserved`.
+    pub(super) fn assignments(
+        self,
+        reserved: [&Identifier; 2],
+    ) -> Result<(Vec<String>, DB::Arguments), WriteError> {
+        match self.wrong {
+            Some(Wrong::Column(error)) => return Err(WriteError::Column(error)),
+            Some(Wrong::Value { column, cause }) => return Err(WriteError::Value { column, cause }),
+            None => {}
+        }
+        if let Some(column) = self.columns.iter().find(|&c| reserved.iter().any(|r| same::<DB>(c, r))) {
+            return Err(WriteError::Reserved { column: column.as_str().to_owned() });
+        }
+        let assignment = |(at, column): (usize, &Identifier)| {
+            format!("{} = {}", column.quoted(DB::DIALECT), DB::DIALECT.placeholder(at + 1))
+        };
+        Ok((self.columns.iter().enumerate().map(assignment).collect(), self.values))
+    }
+}
+
+/// Whether two names are one column.
+fn same<DB: SqlDatabase>(one: &Identifier, other: &Identifier) -> bool {
+    match DB::DIALECT {
+        Dialect::Postgres => one == other,
+        Dialect::MySql => one.as_str().to_lowercase() == other.as_str().to_lowercase(),
+    }
+}
+
+impl<DB: SqlDatabase> Default for Changes<DB> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<DB: SqlDatabase> fmt::Debug for Changes<DB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Changes").field("columns", &self.columns).finish_non_exhaustive()
+    }
+}

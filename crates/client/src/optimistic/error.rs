@@ -1,0 +1,201 @@
+//! What can go wrong with a row: one enum for each operation.
+
+use crate::error::Cause;
+use crate::sql::{IdentifierError, TableName};
+
+/// Others have changed the row each time between reading and writing. Nothing was written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "row {key} of `{table}` was changed by others in each of {attempts} attempts, last at version {version}: try again later, allow more attempts, or take a lock where so many want one row"
+)]
+#[non_exhaustive]
+pub struct Conflict {
+    /// The table.
+    pub table: TableName,
+    /// The key of the row, as its `Debug` shows it.
+    pub key: String,
+    /// The version that was read last, or given, and is not there any more.
+    pub version: i64,
+    /// How often it was tried.
+    pub attempts: u32,
+}
+
+/// Why a row was not read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// It is not there.
+    #[error("there is no row {key} in `{table}`: insert it first, with a version")]
+    Missing {
+        /// The table.
+        table: TableName,
+        /// The key, as its `Debug` shows it.
+        key: String,
+    },
+    /// More than one row has that key.
+    #[error("several rows of `{table}` have the key {key}: name a column that is unique")]
+    NotUnique {
+        /// The table.
+        table: TableName,
+        /// The key, as its `Debug` shows it.
+        key: String,
+    },
+    /// NULL is equal to nothing, so that no write would ever find the version unchanged.
+    #[error(
+        "the version of row {key} of `{table}` is NULL, which no write can compare: set it to 0, and make the column NOT NULL"
+    )]
+    NullVersion {
+        /// The table.
+        table: TableName,
+        /// The key, as its `Debug` shows it.
+        key: String,
+    },
+    /// The version is no whole number that fits 64 bits with a sign.
+    #[error(
+        "the version of row {key} of `{table}` is not a whole number of 64 bits: {cause}; make the column a BIGINT"
+    )]
+    BadVersion {
+        /// The table.
+        table: TableName,
+        /// The key, as its `Debug` shows it.
+        key: String,
+        /// What was found.
+        #[source]
+        cause: sqlx::Error,
+    },
+    /// The key cannot be sent.
+    #[error("the key {key} of `{table}` cannot be sent to the database: {cause}")]
+    Key {
+        /// The table.
+        table: TableName,
+        /// The key, as its `Debug` shows it.
+        key: String,
+        /// Why.
+        #[source]
+        cause: Cause,
+    },
+    /// Another transaction was in the way.
+    #[error(
+        "another transaction was in the way at `{table}`: roll back, and run the whole transaction again"
+    )]
+    Contended {
+        /// The table.
+        table: TableName,
+        /// What the database said.
+        #[source]
+        cause: sqlx::Error,
+    },
+    /// The database refused, or did not answer.
+    #[error("`{table}` could not be read: {cause}")]
+    Database {
+        /// The table.
+        table: TableName,
+        /// What it said.
+        #[source]
+        cause: sqlx::Error,
+    },
+}
+
+/// Why a row was not written. Unless a variant says otherwise, nothing was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The row has another version by now, or is not there any more.
+    #[error(transparent)]
+    Conflict(#[from] Conflict),
+    /// What is to be set is not the name of a column.
+    #[error(transparent)]
+    Column(IdentifierError),
+    /// The value of a column cannot be sent.
+    #[error("the value for column {column:?} cannot be sent to the database: {cause}")]
+    Value {
+        /// The column.
+        column: String,
+        /// Why.
+        #[source]
+        cause: Cause,
+    },
+    /// The version is raised by itself, and the key stays.
+    #[error("column {column:?} is the key or the version, which a change does not set: leave it out")]
+    Reserved {
+        /// The column.
+        column: String,
+    },
+    /// The key cannot be sent.
+    #[error("the key {key} of `{table}` cannot be sent to the database: {cause}")]
+    Key {
+        /// The table.
+        table: TableName,
+        /// The key, as its `Debug` shows it.
+        key: String,
+        /// Why.
+        #[source]
+        cause: Cause,
+    },
+    /// Several rows had that key and version. **They were written**, in the transaction at hand: roll it back.
+    #[error(
+        "{rows} rows of `{table}` have the key {key}, and all were written: roll back, and name a column that is unique"
+    )]
+    NotUnique {
+        /// The table.
+        table: TableName,
+        /// The key, as its `Debug` shows it.
+        key: String,
+        /// How many there are.
+        rows: u64,
+    },
+    /// Another transaction was in the way.
+    #[error(
+        "another transaction was in the way at `{table}`: roll back, and run the whole transaction again"
+    )]
+    Contended {
+        /// The table.
+        table: TableName,
+        /// What the database said.
+        #[source]
+        cause: sqlx::Error,
+    },
+    /// The database refused.
+    #[error("`{table}` could not be written: {cause}")]
+    Database {
+        /// The table.
+        table: TableName,
+        /// What it said.
+        #[source]
+        cause: sqlx::Error,
+    },
+    /// The database did not answer: **whether the row was written is not known**, unless the transaction is yours and not committed. It is
+    /// not tried again, since what was computed might then be done twice.
+    #[error(
+        "whether row {key} of `{table}` was written is not known: {cause}; read it, and see whether its version is still {version}"
+    )]
+    InDoubt {
+        /// The table.
+        table: TableName,
+        /// The key, as its `Debug` shows it.
+        key: String,
+        /// The version that was to be replaced.
+        version: i64,
+        /// What went wrong.
+        #[source]
+        cause: sqlx::Error,
+    },
+}
+
+/// Why a row was not updated. `E` is what the closure that computes can fail with.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UpdateError<E> {
+    /// Others were faster, in each attempt. Nothing was written.
+    #[error(transparent)]
+    Conflict(Conflict),
+    /// What the closure said. Nothing was written.
+    #[error("the change was not computed: {0}")]
+    Compute(E),
+    /// The row was not read. Nothing was written.
+    #[error(transparent)]
+    Read(ReadError),
+    /// The row was not written.
+    #[error(transparent)]
+    Write(WriteError),
+}

@@ -1,0 +1,304 @@
+//! A table whose rows have versions: read, write, and both again until nobody came between.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use sqlx::{Arguments, Encode, Pool, Type};
+
+use super::changes::Changes;
+use super::error::{Conflict, ReadError, UpdateError, WriteError};
+use crate::error::Cause;
+use crate::random;
+use crate::sql::sealed::Driver;
+use crate::sql::{Identifier, IdentifierError, SqlConnection, SqlDatabase, TableName, Trouble};
+
+/// How often `update` tries, unless told otherwise: with the pauses between, about half a second.
+const ATTEMPTS: u32 = 10;
+/// The pause after the first conflict; each is twice the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+/// No pause is longer than about this: whoever is in the way writes one row.
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// A table whose rows have a key and a version.
+///
+/// ```
+/// # use tenure::optimistic::{IdentifierError, Versioned};
+/// let accounts = Versioned::table("bank.accounts")?.key("account_no")?.version("row_version")?.attempts(20);
+/// # Ok::<(), IdentifierError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "it does nothing until a row is read, written or updated"]
+pub struct Versioned {
+    table: TableName,
+    key: Identifier,
+    version: Identifier,
+    attempts: u32,
+}
+
+/// A row as it was at a version.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Snapshot<DB: SqlDatabase> {
+    /// All columns of the row; the version once more, as the last.
+    pub row: DB::Row,
+    /// Its version.
+    pub version: i64,
+}
+
+/// How an update went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Updated {
+    /// The version that the row has got.
+    pub version: i64,
+    /// How many attempts it took: 1 if nobody was in the way.
+    pub attempts: u32,
+}
+
+impl Versioned {
+    /// The table `table` or `schema.table`, with a key column `id` and a version column `version`.
+    pub fn table(name: &str) -> Result<Self, IdentifierError> {
+        TableName::parse(name).map(Self::in_table)
+    }
+
+    /// The same, for a table whose name has dots in it.
+    pub fn in_table(table: TableName) -> Self {
+        let column = |name| Identifier::parse(name).expect("a plain short word is a name");
+        Self { table, key: column("id"), version: column("version"), attempts: ATTEMPTS }
+    }
+
+    /// The column that a row is known by: the primary key, or another one that is unique.
+    pub fn key(mut self, column: &str) -> Result<Self, IdentifierError> {
+        self.key = Identifier::parse(column)?;
+        Ok(self)
+    }
+
+    /// The column of the version: a whole number that is not NULL.
+    pub fn version(mut self, column: &str) -> Result<Self, IdentifierError> {
+        self.version = Identifier::parse(column)?;
+        Ok(self)
+    }
+
+    /// How often [`update`](Self::update) tries before it returns the conflict: 10 unless told, and at least once.
+    pub fn attempts(mut self, at_most: u32) -> Self {
+        self.attempts = at_most.max(1);
+        self
+    }
+
+    /// Reads a row, computes what to change, and writes that if the row is still as it was read; else again, after a short random pause, up
+    /// to the bound that [`attempts`](Self::attempts) sets.
+    ///
+    /// `compute` is called once for each attempt, so it must do nothing that cannot be done twice; all that it is to know of the row, it takes
+    /// from the row that it is given. While it computes, no connection is in use and nothing is locked. If it must await something, use
+    /// [`read`](Self::read) and [`write`](Self::write).
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point: then the row has been written as a whole, or not at all.
+    pub async fn update<'k, DB, K, E>(
+        &self,
+        pool: &Pool<DB>,
+        key: K,
+        mut compute: impl FnMut(&DB::Row) -> Result<Changes<DB>, E>,
+    ) -> Result<Updated, UpdateError<E>>
+    where
+        DB: SqlDatabase,
+        K: Encode<'k, DB> + Type<DB> + Clone + Debug + Send,
+    {
+        let mut last_seen = 0;
+        for attempt in 1..=self.attempts {
+            match self.attempt(pool, &key, &mut last_seen, &mut compute).await {
+                Ok(version) => return Ok(Updated { version, attempts: attempt }),
+                Err(
+                    UpdateError::Conflict(_)
+                    | UpdateError::Read(ReadError::Contended { .. })
+                    | UpdateError::Write(WriteError::Contended { .. }),
+                ) => {}
+                Err(error) => return Err(error),
+            }
+            if attempt < self.attempts {
+                tokio::time::sleep(random::jittered(pause_after(attempt))).await;
+            }
+        }
+        Err(UpdateError::Conflict(self.conflict(&key, last_seen, self.attempts)))
+    }
+
+    async fn attempt<'k, DB, K, E>(
+        &self,
+        pool: &Pool<DB>,
+        key: &K,
+        last_seen: &mut i64,
+        compute: &mut impl FnMut(&DB::Row) -> Result<Changes<DB>, E>,
+    ) -> Result<i64, UpdateError<E>>
+    where
+        DB: SqlDatabase,
+        K: Encode<'k, DB> + Type<DB> + Clone + Debug + Send,
+    {
+        let changes = {
+            let mut connection = pool.acquire().await.map_err(|e| UpdateError::Read(self.unread::<DB>(e)))?;
+            let snapshot = self.read(&mut connection, key.clone()).await.map_err(UpdateError::Read)?;
+            drop(connection);
+            *last_seen = snapshot.version;
+            compute(&snapshot.row).map_err(UpdateError::Compute)?
+        };
+        self.write_alone(pool, key, *last_seen, changes).await.map_err(|error| match error {
+            WriteError::Conflict(conflict) => UpdateError::Conflict(conflict),
+            error => UpdateError::Write(error),
+        })
+    }
+
+    /// Writes in a transaction of its own: so it can be undone if more than one row was hit, and it is committed also where a session is
+    /// set to commit nothing by itself.
+    async fn write_alone<'k, DB, K>(
+        &self,
+        pool: &Pool<DB>,
+        key: &K,
+        version: i64,
+        changes: Changes<DB>,
+    ) -> Result<i64, WriteError>
+    where
+        DB: SqlDatabase,
+        K: Encode<'k, DB> + Type<DB> + Clone + Debug + Send,
+    {
+        // Nothing is written before the transaction has begun.
+        let begun = pool.begin().await;
+        let mut transaction =
+            begun.map_err(|cause| WriteError::Database { table: self.table.clone(), cause })?;
+        let raised = self.write(&mut transaction, key.clone(), version, changes).await?;
+        let committed = transaction.commit().await;
+        committed.map_err(|error| self.unwritten::<DB>(format!("{key:?}"), version, error))?;
+        Ok(raised)
+    }
+
+    /// Reads a row with its version: the first half, for those who do the second later. It needs no transaction.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point.
+    pub async fn read<'k, C, K>(&self, connection: &mut C, key: K) -> Result<Snapshot<C::Database>, ReadError>
+    where
+        C: SqlConnection,
+        K: Encode<'k, C::Database> + Type<C::Database> + Debug + Send,
+    {
+        let dialect = C::Database::DIALECT;
+        let (table, shown) = (self.table.clone(), format!("{key:?}"));
+        // The version comes last, where its number is found whatever its name is; two rows are enough to see that there are several.
+        let statement = format!(
+            "SELECT t.*, t.{version} FROM {table} AS t WHERE t.{key} = {one} LIMIT 2",
+            version = self.version.quoted(dialect),
+            table = self.table.quoted(dialect),
+            key = self.key.quoted(dialect),
+            one = dialect.placeholder(1),
+        );
+        let arguments = match arguments::<C::Database, K>(key) {
+            Ok(arguments) => arguments,
+            Err(cause) => return Err(ReadError::Key { table, key: shown, cause }),
+        };
+        let rows = C::Database::rows(connection.connection(), statement, arguments).await;
+        let mut rows = rows.map_err(|error| self.unread::<C::Database>(error))?.into_iter();
+        match (rows.next(), rows.next()) {
+            (None, _) => Err(ReadError::Missing { table, key: shown }),
+            (Some(_), Some(_)) => Err(ReadError::NotUnique { table, key: shown }),
+            (Some(row), None) => match C::Database::last_number(&row) {
+                Ok(Some(version)) => Ok(Snapshot { row, version }),
+                Ok(None) => Err(ReadError::NullVersion { table, key: shown }),
+                Err(cause) => Err(ReadError::BadVersion { table, key: shown, cause }),
+            },
+        }
+    }
+
+    /// Writes a row if it still has that version, and returns the one that it has got: the second half, for those who have read the row with
+    /// [`read`](Self::read), perhaps in another request or process. In a transaction of yours it is written with all else that you write there.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point: then the row has been written as a whole, or not at all.
+    pub async fn write<'k, C, K>(
+        &self,
+        connection: &mut C,
+        key: K,
+        version: i64,
+        changes: Changes<C::Database>,
+    ) -> Result<i64, WriteError>
+    where
+        C: SqlConnection,
+        K: Encode<'k, C::Database> + Type<C::Database> + Debug + Send,
+    {
+        let dialect = C::Database::DIALECT;
+        let shown = format!("{key:?}");
+        let (mut assignments, mut arguments) = changes.assignments([&self.key, &self.version])?;
+        let (key_at, version_at) = (assignments.len() + 1, assignments.len() + 2);
+        let version_column = self.version.quoted(dialect);
+        // Raised by the database, and so never equal to what it was: no write goes unnoticed.
+        assignments.push(format!("{version_column} = {version_column} + 1"));
+        let statement = format!(
+            "UPDATE {table} SET {assignments} WHERE {key} = {key_value} AND {version_column} = {version_value}",
+            table = self.table.quoted(dialect),
+            assignments = assignments.join(", "),
+            key = self.key.quoted(dialect),
+            key_value = dialect.placeholder(key_at),
+            version_value = dialect.placeholder(version_at),
+        );
+        let bad_key = |cause| WriteError::Key { table: self.table.clone(), key: shown.clone(), cause };
+        arguments.add(key).map_err(bad_key)?;
+        C::Database::add_number(&mut arguments, version).map_err(bad_key)?;
+        match C::Database::run(connection.connection(), statement, arguments).await {
+            Ok(0) => Err(self.conflict_at(shown, version, 1).into()),
+            // It was raised by one without an overflow, or the database would have refused.
+            Ok(1) => Ok(version.saturating_add(1)),
+            Ok(rows) => Err(WriteError::NotUnique { table: self.table.clone(), key: shown, rows }),
+            Err(error) => Err(self.unwritten::<C::Database>(shown, version, error)),
+        }
+    }
+
+    fn conflict(&self, key: &impl Debug, version: i64, attempts: u32) -> Conflict {
+        self.conflict_at(format!("{key:?}"), version, attempts)
+    }
+
+    fn conflict_at(&self, key: String, version: i64, attempts: u32) -> Conflict {
+        Conflict { table: self.table.clone(), key, version, attempts }
+    }
+
+    fn unread<DB: SqlDatabase>(&self, cause: sqlx::Error) -> ReadError {
+        let table = self.table.clone();
+        match DB::trouble(&cause) {
+            Trouble::Contended => ReadError::Contended { table, cause },
+            _ => ReadError::Database { table, cause },
+        }
+    }
+
+    fn unwritten<DB: SqlDatabase>(&self, key: String, version: i64, cause: sqlx::Error) -> WriteError {
+        let table = self.table.clone();
+        match DB::trouble(&cause) {
+            Trouble::Contended => WriteError::Contended { table, cause },
+            Trouble::NoAnswer => WriteError::InDoubt { table, key, version, cause },
+            Trouble::NoTable | Trouble::Refused => WriteError::Database { table, cause },
+        }
+    }
+}
+
+fn arguments<'k, DB, K>(key: K) -> Result<DB::Arguments, Cause>
+where
+    DB: SqlDatabase,
+    K: Encode<'k, DB> + Type<DB>,
+{
+    let mut arguments = DB::Arguments::default();
+    arguments.add(key)?;
+    Ok(arguments)
+}
+
+/// About how long to stay away after so many attempts in vain.
+fn pause_after(attempts: u32) -> Duration {
+    let doubled = 1_u32.checked_shl(attempts - 1).unwrap_or(u32::MAX);
+    FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_a_bound() {
+        assert_eq!(pause_after(1), FIRST_PAUSE);
+        assert_eq!(pause_after(2), FIRST_PAUSE * 2);
+        assert_eq!(pause_after(10), LONGEST_PAUSE);
+        assert_eq!(pause_after(u32::MAX), LONGEST_PAUSE);
+    }
+}

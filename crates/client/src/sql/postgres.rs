@@ -1,0 +1,97 @@
+//! What is particular to PostgreSQL.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::{Arguments, AssertSqlSafe, Column, PgConnection, Postgres, Row, TypeInfo};
+
+use super::{Dialect, SqlConnection, Trouble, sealed};
+
+impl SqlConnection for PgConnection {
+    type Database = Postgres;
+
+    fn connection(&mut self) -> &mut PgConnection {
+        self
+    }
+}
+
+impl sealed::Driver for Postgres {
+    const DIALECT: Dialect = Dialect::Postgres;
+
+    fn rows(
+        connection: &mut PgConnection,
+        statement: String,
+        arguments: PgArguments,
+    ) -> BoxFuture<'_, Result<Vec<PgRow>, sqlx::Error>> {
+        // Not kept prepared: PostgreSQL refuses a prepared `SELECT *` once the table has got another column.
+        let query = sqlx::query_with(AssertSqlSafe(statement), arguments).persistent(false);
+        query.fetch_all(connection).boxed()
+    }
+
+    fn run(
+        connection: &mut PgConnection,
+        statement: String,
+        arguments: PgArguments,
+    ) -> BoxFuture<'_, Result<u64, sqlx::Error>> {
+        let query = sqlx::query_with(AssertSqlSafe(statement), arguments);
+        async move { Ok(query.execute(connection).await?.rows_affected()) }.boxed()
+    }
+
+    fn newest<'c>(
+        connection: &'c mut PgConnection,
+        table: &str,
+        resource: &'c str,
+        token: u64,
+    ) -> BoxFuture<'c, Result<u64, sqlx::Error>> {
+        // Also where this token is the older one, the row is written and not just looked at: so the answer is the newest that is
+        // committed, whatever this transaction's snapshot shows, and nobody changes it before this transaction ends.
+        let statement = format!(
+            "INSERT INTO {table} AS kept (resource, token) VALUES ($1, $2) \
+             ON CONFLICT (resource) DO UPDATE SET token = GREATEST(kept.token, EXCLUDED.token) \
+             RETURNING token"
+        );
+        async move {
+            let token = i64::try_from(token).map_err(|error| sqlx::Error::Encode(error.into()))?;
+            let query = sqlx::query_scalar(AssertSqlSafe(statement)).bind(resource).bind(token);
+            let newest: i64 = query.fetch_one(connection).await?;
+            u64::try_from(newest).map_err(|error| sqlx::Error::Decode(error.into()))
+        }
+        .boxed()
+    }
+
+    const LARGEST_TOKEN: u64 = i64::MAX.unsigned_abs();
+
+    fn add_number(arguments: &mut PgArguments, number: i64) -> Result<(), BoxDynError> {
+        arguments.add(number)
+    }
+
+    fn last_number(row: &PgRow) -> Result<Option<i64>, sqlx::Error> {
+        let last = row.len() - 1;
+        let sort = row.column(last).type_info();
+        match sort.name() {
+            // The numbers of all three are read as the widest.
+            "INT2" | "INT4" | "INT8" => row.try_get_unchecked(last),
+            // Whatever it is, the complete error is sqlx's to give.
+            _ => row.try_get::<Option<i64>, _>(last),
+        }
+    }
+
+    fn trouble(error: &sqlx::Error) -> Trouble {
+        Trouble::of(error, |answer| match answer.code().as_deref() {
+            Some("42P01") => Trouble::NoTable,
+            // Not serializable, deadlock, and a lock that was waited for longer than lock_timeout.
+            Some("40001" | "40P01" | "55P03") => Trouble::Contended,
+            // The server ends the connection, for whatever was asked last: shutdown, crash, and an unknown outcome (class 08).
+            Some("57P01" | "57P02") => Trouble::NoAnswer,
+            Some(code) if code.starts_with("08") => Trouble::NoAnswer,
+            _ => Trouble::Refused,
+        })
+    }
+
+    fn just_created(error: &sqlx::Error) -> bool {
+        // IF NOT EXISTS looks before it creates, and two may look at once: the second finds the table, its index or its type.
+        let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+        matches!(code.as_deref(), Some("23505" | "42P07" | "42710"))
+    }
+}
