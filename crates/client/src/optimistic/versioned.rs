@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use sqlx::{Arguments, Encode, Pool, Type};
+use sqlx::{Arguments, Encode, Pool, Transaction, Type};
 
 use super::changes::Changes;
 use super::error::{Conflict, ReadError, UpdateError, WriteError};
@@ -89,8 +89,8 @@ impl Versioned {
     /// to the bound that [`attempts`](Self::attempts) sets.
     ///
     /// `compute` is called once for each attempt, so it must do nothing that cannot be done twice; all that it is to know of the row, it takes
-    /// from the row that it is given. While it computes, no connection is in use and nothing is locked. If it must await something, use
-    /// [`read`](Self::read) and [`write`](Self::write).
+    /// from the row that it is given. While it computes, nothing is locked, but a connection of the pool is in use. If it is to take long, or must
+    /// await something, use [`read`](Self::read) and [`write`](Self::write).
     ///
     /// # Cancellation safety
     /// May be dropped at any point: then the row has been written as a whole, or not at all.
@@ -122,6 +122,8 @@ impl Versioned {
         Err(UpdateError::Conflict(self.conflict(&key, last_seen, self.attempts)))
     }
 
+    /// One transaction, begun in so many words: so it starts with what is there now, and ends, also where a session is set to commit nothing by
+    /// itself; and it can be undone if more than one row was hit.
     async fn attempt<'k, DB, K, E>(
         &self,
         pool: &Pool<DB>,
@@ -133,40 +135,48 @@ impl Versioned {
         DB: SqlDatabase,
         K: Encode<'k, DB> + Type<DB> + Clone + Debug + Send,
     {
-        let changes = {
-            let mut connection = pool.acquire().await.map_err(|e| UpdateError::Read(self.unread::<DB>(e)))?;
-            let snapshot = self.read(&mut connection, key.clone()).await.map_err(UpdateError::Read)?;
-            drop(connection);
-            *last_seen = snapshot.version;
-            compute(&snapshot.row).map_err(UpdateError::Compute)?
-        };
-        self.write_alone(pool, key, *last_seen, changes).await.map_err(|error| match error {
-            WriteError::Conflict(conflict) => UpdateError::Conflict(conflict),
-            error => UpdateError::Write(error),
-        })
+        let begun = pool.begin().await;
+        let mut transaction = begun.map_err(|error| UpdateError::Read(self.unread::<DB>(error)))?;
+        match self.change(&mut transaction, key, last_seen, compute).await {
+            Ok(raised) => {
+                let committed = transaction.commit().await;
+                let doubt = |error| self.unwritten::<DB>(format!("{key:?}"), *last_seen, error);
+                committed.map_err(|error| UpdateError::Write(doubt(error)))?;
+                Ok(raised)
+            }
+            Err(error) => {
+                // Waited for, since a row can be locked also where it was not written. If it fails, the connection is gone, and all with it.
+                let _ = transaction.rollback().await;
+                Err(error)
+            }
+        }
     }
 
-    /// Writes in a transaction of its own: so it can be undone if more than one row was hit, and it is committed also where a session is
-    /// set to commit nothing by itself.
-    async fn write_alone<'k, DB, K>(
+    async fn change<'k, DB, K, E>(
         &self,
-        pool: &Pool<DB>,
+        transaction: &mut Transaction<'_, DB>,
         key: &K,
-        version: i64,
-        changes: Changes<DB>,
-    ) -> Result<i64, WriteError>
+        last_seen: &mut i64,
+        compute: &mut impl FnMut(&DB::Row) -> Result<Changes<DB>, E>,
+    ) -> Result<i64, UpdateError<E>>
     where
         DB: SqlDatabase,
         K: Encode<'k, DB> + Type<DB> + Clone + Debug + Send,
     {
-        // Nothing is written before the transaction has begun.
-        let begun = pool.begin().await;
-        let mut transaction =
-            begun.map_err(|cause| WriteError::Database { table: self.table.clone(), cause })?;
-        let raised = self.write(&mut transaction, key.clone(), version, changes).await?;
-        let committed = transaction.commit().await;
-        committed.map_err(|error| self.unwritten::<DB>(format!("{key:?}"), version, error))?;
-        Ok(raised)
+        let changes = {
+            let snapshot = self.read(transaction, key.clone()).await.map_err(UpdateError::Read)?;
+            *last_seen = snapshot.version;
+            compute(&snapshot.row).map_err(UpdateError::Compute)?
+        };
+        let written = self.write(transaction, key.clone(), *last_seen, changes).await;
+        written.map_err(|error| match error {
+            WriteError::Conflict(conflict) => UpdateError::Conflict(conflict),
+            // What was not committed was not written, with or without an answer.
+            WriteError::InDoubt { table, cause, .. } => {
+                UpdateError::Write(WriteError::Database { table, cause })
+            }
+            error => UpdateError::Write(error),
+        })
     }
 
     /// Reads a row with its version: the first half, for those who do the second later. It needs no transaction.

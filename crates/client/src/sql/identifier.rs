@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use super::Dialect;
 
@@ -39,7 +40,7 @@ pub enum IdentifierError {
 
 /// One part of a name: a schema, a table or a column.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Identifier(String);
+pub(crate) struct Identifier(Arc<str>);
 
 impl Identifier {
     /// What PostgreSQL keeps of a name; it cuts off the rest without an error. MariaDB and MySQL keep 64 characters.
@@ -56,7 +57,7 @@ impl Identifier {
         if text.contains('\0') {
             return Err(IdentifierError::Nul { text: owned() });
         }
-        Ok(Self(owned()))
+        Ok(Self(text.into()))
     }
 
     pub(crate) fn as_str(&self) -> &str {

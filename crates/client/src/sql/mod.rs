@@ -122,18 +122,18 @@ pub(crate) mod sealed {
         const DIALECT: Dialect;
 
         /// The rows that a statement gives.
-        fn rows<'c>(
-            connection: &'c mut Self::Connection,
+        fn rows(
+            connection: &mut Self::Connection,
             statement: String,
             arguments: Self::Arguments,
-        ) -> BoxFuture<'c, Result<Vec<Self::Row>, sqlx::Error>>;
+        ) -> BoxFuture<'_, Result<Vec<Self::Row>, sqlx::Error>>;
 
         /// Runs a statement: how many rows it has changed.
-        fn run<'c>(
-            connection: &'c mut Self::Connection,
+        fn run(
+            connection: &mut Self::Connection,
             statement: String,
             arguments: Self::Arguments,
-        ) -> BoxFuture<'c, Result<u64, sqlx::Error>>;
+        ) -> BoxFuture<'_, Result<u64, sqlx::Error>>;
 
         /// Keeps the newest of the stored token and this one in the table of that quoted name, and says which it is.
         fn newest<'c>(
