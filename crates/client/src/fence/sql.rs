@@ -205,7 +205,12 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         let failed = |error| self.fence.failed::<DB>(resource.clone(), error);
         // Begun and committed in so many words, since a session can be set to commit nothing by itself.
         let mut transaction = self.pool.begin().await.map_err(failed)?;
-        self.fence.pass::<DB>(&mut transaction, resource.clone(), token).await?;
+        let passed = self.fence.pass::<DB>(&mut transaction, resource.clone(), token).await;
+        if passed.is_err() {
+            // Waited for, since others wait for the row. If it fails, the connection is gone, and all with it.
+            let _ = transaction.rollback().await;
+            return passed;
+        }
         transaction.commit().await.map_err(failed)
     }
 }
