@@ -43,3 +43,8 @@ pub use self::sql::{CreateTableError, SqlFence, SqlStore};
 pub use crate::sql::{Dialect, IdentifierError, SqlConnection, SqlDatabase, TableName};
 pub use error::FenceError;
 pub use store::{FenceStore, MemoryStore};
+
+/// What the page shows is compiled.
+#[cfg(all(doctest, feature = "redis", feature = "postgres", feature = "http"))]
+#[doc = include_str!("../../../../docs/fence.md")]
+struct Page;

@@ -35,3 +35,8 @@ pub use crate::sql::{Dialect, IdentifierError, SqlConnection, SqlDatabase, Table
 pub use changes::Changes;
 pub use error::{Conflict, ReadError, UpdateError, WriteError};
 pub use versioned::{Snapshot, Updated, Versioned};
+
+/// What the page shows is compiled.
+#[cfg(all(doctest, feature = "postgres", feature = "mysql"))]
+#[doc = include_str!("../../../../docs/optimistic.md")]
+struct Page;

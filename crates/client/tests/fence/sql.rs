@@ -14,7 +14,8 @@ macro_rules! suite {
         $module:ident, $server:ty, $database:ty, $dialect:expr,
         isolation: $isolation:literal,
         waiting: $waiting:literal,
-        largest: $largest:expr
+        largest: $largest:expr,
+        user: $user:literal
     ) => {
         mod $module {
             use super::*;
@@ -223,7 +224,7 @@ macro_rules! suite {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn of_many_at_once_the_newest_is_the_last_to_write() {
                 let fence = fence_and_data("many").await;
-                for isolation in ISOLATIONS {
+                for isolation in ISOLATIONS.into_iter().chain(["SERIALIZABLE"]) {
                     let pool = pool(isolation).await;
                     for round in 0..10 {
                         let resource = format!("{isolation} {round}");
@@ -305,6 +306,26 @@ macro_rules! suite {
             }
 
             #[tokio::test]
+            async fn three_rights_on_its_table_are_enough() {
+                let fence = fence("rights").await;
+                sql($user);
+                sql("GRANT SELECT, INSERT, UPDATE ON rights TO fencer");
+                let url = <$server>::shared().url();
+                let (_, rest) = url.split_once('@').unwrap();
+                let url = format!("{}://fencer@{rest}", <$database as sqlx::Database>::URL_SCHEMES[0]);
+                let pool = Pool::<$database>::connect(&url).await.unwrap();
+                let mut transaction = pool.begin().await.unwrap();
+                fence.guard(&mut transaction, "r", token(7)).await.unwrap();
+                assert_eq!(stale(fence.guard(&mut transaction, "r", token(6)).await), 7);
+                transaction.commit().await.unwrap();
+
+                let other = SqlFence::in_table(TableName::parse("not_its_own").unwrap());
+                let refused = other.create_table(&mut pool.acquire().await.unwrap()).await;
+                let error = refused.expect_err("it may not create tables").to_string();
+                assert!(error.contains("not_its_own") && error.contains("create_table_sql"), "{error}");
+            }
+
+            #[tokio::test]
             async fn a_missing_table_is_said_and_many_may_create_it_at_once() {
                 let pool = pool("READ COMMITTED").await;
                 let fence = SqlFence::in_table(TableName::parse("late_table").unwrap());
@@ -334,14 +355,16 @@ suite!(
     postgres, tenure_testkit::Postgres, Postgres, Dialect::Postgres,
     isolation: "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {}",
     waiting: "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{}%'",
-    largest: i64::MAX.unsigned_abs()
+    largest: i64::MAX.unsigned_abs(),
+    user: "CREATE ROLE fencer LOGIN"
 );
 
 suite!(
     mariadb, MariaDb, MySql, Dialect::MySql,
     isolation: "SET SESSION TRANSACTION ISOLATION LEVEL {}",
     waiting: "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%{}%'",
-    largest: u64::MAX
+    largest: u64::MAX,
+    user: "CREATE USER fencer"
 );
 
 /// MariaDB 11.6 and later come so: a transaction may not write what was changed since it first looked.

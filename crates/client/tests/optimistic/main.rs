@@ -50,7 +50,7 @@ macro_rules! suite {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn no_increment_is_lost() {
                 let counters = counters("increments").attempts(u32::MAX);
-                for (round, isolation) in (1..).zip(ISOLATIONS) {
+                for (round, isolation) in (1..).zip(ISOLATIONS.into_iter().chain(["SERIALIZABLE"])) {
                     let pool = pool(isolation).await;
                     let tasks = (0..16).map(|_| {
                         let (counters, pool) = (counters.clone(), pool.clone());
@@ -279,34 +279,6 @@ suite!(
     isolation: "SET SESSION TRANSACTION ISOLATION LEVEL {}",
     quote: "`"
 );
-
-#[tokio::test]
-async fn postgres_in_serializable_transactions_loses_nothing_either() {
-    let server = tenure_testkit::Postgres::shared();
-    server.sql("CREATE TABLE strict (id INT PRIMARY KEY, n BIGINT, version BIGINT)");
-    server.sql("INSERT INTO strict VALUES (1, 0, 0)");
-    let options = sqlx::pool::PoolOptions::<Postgres>::new().after_connect(|connection, _| {
-        let set = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE";
-        Box::pin(async move { connection.execute(set).await.map(drop) })
-    });
-    let pool = options.connect(&server.url()).await.unwrap();
-    let table = Versioned::table("strict").unwrap().attempts(u32::MAX);
-    let tasks = (0..8).map(|_| {
-        let (table, pool) = (table.clone(), pool.clone());
-        tokio::spawn(async move {
-            for _ in 0..10 {
-                let add = |row: &sqlx::postgres::PgRow| {
-                    Ok::<_, sqlx::Error>(Changes::new().set("n", row.try_get::<i64, _>("n")? + 1))
-                };
-                table.update(&pool, 1, add).await.unwrap();
-            }
-        })
-    });
-    for task in tasks.collect::<Vec<_>>() {
-        task.await.unwrap();
-    }
-    assert_eq!(server.sql("SELECT n FROM strict"), "80");
-}
 
 #[tokio::test]
 async fn mariadb_that_commits_nothing_by_itself_and_unsigned_versions_lose_nothing_either() {
