@@ -1,7 +1,8 @@
 //! The fence in a database, at both of the isolation levels that people use. The tests are the same on both databases.
 
 use sqlx::{Connection, Executor, MySql, Pool, Postgres};
-use tenure::fence::{Dialect, FenceError, SqlFence, TableName};
+use tenure::LockName;
+use tenure::fence::{Dialect, FenceError, FenceStore, SqlFence, TableName};
 use tenure_testkit::MariaDb;
 
 use crate::{stale, token, wait_for};
@@ -303,6 +304,17 @@ macro_rules! suite {
                     let mut transaction = connection.begin().await.unwrap();
                     assert_eq!(stale(fence.guard(&mut transaction, "r", token(6)).await), 7);
                 }
+            }
+
+            #[tokio::test]
+            async fn a_store_that_has_refused_leaves_nothing_locked() {
+                let store = fence("refused").await.store(pool("READ COMMITTED").await);
+                let resource = LockName::parse("r").unwrap();
+                store.accept(&resource, token(7)).await.unwrap();
+                assert_eq!(stale(store.accept(&resource, token(6)).await), 7);
+                // Not even until the next await.
+                sql("UPDATE refused SET token = 0");
+                store.accept(&resource, token(1)).await.unwrap();
             }
 
             #[tokio::test]
