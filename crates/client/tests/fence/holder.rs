@@ -16,9 +16,6 @@ use crate::http::request;
 /// Where a helper finds what it was started with.
 const ADDRESS: &str = "TENURE_CONTRACT_HELPER";
 
-/// Short enough to be waited for. A holder that runs renews it.
-pub(crate) const TTL_MS: u64 = 1000;
-
 /// Starts one, with a client of the engine `redis:`.
 pub(crate) async fn start() -> Helper {
     Helper::start(concat!(module_path!(), "::process"), &Redis::shared().url()).await
@@ -46,15 +43,14 @@ async fn obey(
     words: &[&str],
 ) -> Result<String, Box<dyn std::error::Error>> {
     match *words {
-        ["hold", name] => {
-            let guard = client.lock(name).ttl(Duration::from_millis(TTL_MS)).acquire().await?;
+        ["hold", name, ttl_ms] => {
+            let ttl = Duration::from_millis(ttl_ms.parse()?);
+            let guard = client.lock(name).ttl(ttl).acquire().await?;
+            guard.check()?;
             guards.insert(name.to_owned(), guard);
             Ok("held".to_owned())
         }
-        ["check", name] => Ok(match guards[name].check() {
-            Ok(()) => "held".to_owned(),
-            Err(lost) => format!("lost {:?}", lost.reason),
-        }),
+        ["check", name] => Ok(if guards[name].check().is_ok() { "held" } else { "lost" }.to_owned()),
         ["write", name, value, fence, storage, address, place] => {
             let token = guards[name].token().ok_or("a token comes with every grant")?;
             let write = Write { name, token, value, fenced: fence == "fenced", place };

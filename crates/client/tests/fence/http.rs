@@ -22,6 +22,7 @@ use tenure::{FencingToken, LockName};
 use tenure_testkit::{MariaDb, Postgres, Redis};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tower_layer::Layer;
 use tower_service::Service as _;
 
@@ -326,4 +327,61 @@ async fn reading_needs_no_token_where_the_fence_is_around_what_writes() {
     let addr = serve(app).await;
     assert_eq!(request(addr, "GET", "/orders", &[], "").await.body, "all");
     assert_eq!(request(addr, "PUT", "/orders", &[], "").await.status, 428);
+}
+
+/// How a service checks once more.
+#[derive(Clone, Copy)]
+enum Again {
+    No,
+    InItsTransaction,
+}
+
+/// The layer accepts 6, and the service is held up before it writes. Meanwhile 7 is accepted and written. What 6 was answered, and what is
+/// written in the end.
+async fn held_up(table: &'static str, again: Again) -> (u16, String) {
+    let server = Postgres::shared();
+    let pool = sqlx::PgPool::connect(&server.url()).await.unwrap();
+    let fence = SqlFence::in_table(TableName::parse(&format!("{table}_fence")).unwrap());
+    fence.create_table(&mut pool.acquire().await.unwrap()).await.unwrap();
+    server.sql(&format!("CREATE TABLE {table} (token bigint)"));
+    server.sql(&format!("INSERT INTO {table} VALUES (0)"));
+
+    let (inside, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let layer = FenceLayer::new(fence.clone().store(pool.clone()));
+    let (is_inside, may_go_on) = (inside.clone(), go_on.clone());
+    let write = async move |Extension(accepted): Extension<Accepted>| {
+        if accepted.token.get() == 6 {
+            is_inside.notify_one();
+            may_go_on.notified().await;
+        }
+        let mut transaction = pool.begin().await.unwrap();
+        if matches!(again, Again::InItsTransaction) {
+            let checked = fence.guard(&mut transaction, &accepted.resource, accepted.token).await;
+            checked.map_err(|error| (::http::StatusCode::PRECONDITION_FAILED, error.to_string()))?;
+        }
+        let update = sqlx::AssertSqlSafe(format!("UPDATE {table} SET token = {}", accepted.token));
+        sqlx::query(update).execute(&mut *transaction).await.unwrap();
+        transaction.commit().await.unwrap();
+        Ok::<_, (::http::StatusCode, String)>(())
+    };
+    let addr = serve(Router::new().route("/orders", put(write)).layer(layer)).await;
+
+    let put = async |token| request(addr, "PUT", "/orders", &[("Fencing-Token", token)], "").await.status;
+    let newer = async {
+        inside.notified().await;
+        assert_eq!(put("7").await, 200);
+        go_on.notify_one();
+    };
+    let (older, ()) = tokio::join!(put("6"), newer);
+    (older, server.sql(&format!("SELECT token FROM {table}")))
+}
+
+#[tokio::test]
+async fn a_service_that_is_held_up_behind_the_fence_is_not_refused_by_it() {
+    assert_eq!(held_up("held_up", Again::No).await, (200, "6".to_owned()), "as its documentation says");
+}
+
+#[tokio::test]
+async fn a_service_that_is_held_up_is_refused_where_it_checks_again_with_its_data() {
+    assert_eq!(held_up("held_up_again", Again::InItsTransaction).await, (412, "7".to_owned()));
 }
