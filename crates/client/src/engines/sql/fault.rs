@@ -126,9 +126,8 @@ fn of_postgres(code: &str) -> Meant {
             Meant::Silence("closed the connection: see whether it restarts, and its log")
         }
         "57014" => Meant::Silence("was told to cancel it: see who does that"),
-        "40001" | "40P01" => Meant::Is(What::Conflict),
-        // A table that two create at once, the other of whom was faster.
-        "23505" | "42P07" | "42710" => Meant::Is(What::Conflict),
+        // Also a row that two make at once, the other of whom was faster.
+        "40001" | "40P01" | "23505" => Meant::Is(What::Conflict),
         "42P01" | "42703" | "3F000" => Meant::Is(What::NoTable),
         "55P03" => Meant::Is(What::LockTimeout),
         "25006" => Meant::Refused(READ_ONLY),

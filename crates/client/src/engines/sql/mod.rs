@@ -59,10 +59,7 @@ impl Brand {
 
     /// Bytes as a literal in which nothing can end early.
     fn bytes(self, bytes: &[u8]) -> String {
-        let mut hex = String::with_capacity(bytes.len() * 2);
-        for byte in bytes {
-            let _ = write!(hex, "{byte:02x}");
-        }
+        let hex = hex(bytes);
         match self {
             Self::Postgres => format!("'\\x{hex}'::bytea"),
             Self::MySql => format!("X'{hex}'"),
@@ -80,6 +77,14 @@ impl Brand {
             Self::MySql => format!("CONVERT({bytes} USING utf8mb4)"),
         }
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut hex = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
 }
 
 /// The ways of locking with a database.

@@ -150,16 +150,11 @@ impl SessionEngine {
             hash.update([0]);
         }
         let digest = hash.finalize();
-        match self.kind {
-            Kind::Named => {
-                let hex: String = digest.iter().take(28).map(|byte| format!("{byte:02x}")).collect();
-                format!("tenure:{hex}")
-            }
-            _ => {
-                let (first, _) = digest.as_slice().split_first_chunk::<8>().expect("a hash is long enough");
-                i64::from_be_bytes(*first).to_string()
-            }
+        if self.kind == Kind::Named {
+            return format!("tenure:{}", super::hex(&digest[..28]));
         }
+        let (first, _) = digest.as_slice().split_first_chunk::<8>().expect("a hash is long enough");
+        i64::from_be_bytes(*first).to_string()
     }
 
     /// On the client's own thread: the connection must outlive the runtime of whoever asks.

@@ -54,7 +54,7 @@ const SILENT_PAUSE: Duration = Duration::from_millis(100);
 const ARRIVED_AFTER: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(15)];
 
 /// How often what nobody asks for is looked for, and how long its time must have been over.
-const SWEEP_EVERY: Duration = Duration::from_secs(60);
+const SWEEP_EVERY: Duration = Duration::from_mins(1);
 const SWEEP_AFTER_MS: i64 = 60_000;
 
 /// The number that whoever makes tables in PostgreSQL locks: any, as long as it is always the same.
@@ -126,7 +126,7 @@ impl TableEngine {
         name: &[u8],
         change: impl FnMut(&mut Book, bool) -> T + Send,
     ) -> Result<T, Fault> {
-        self.link.with(Change { engine: self, name, change }).await
+        self.link.with(Change { engine: self, name, how: change }).await
     }
 
     async fn read(
@@ -671,14 +671,14 @@ impl Engine for TableEngine {
 struct Change<'a, F> {
     engine: &'a TableEngine,
     name: &'a [u8],
-    change: F,
+    how: F,
 }
 
 impl<T: Send, F: FnMut(&mut Book, bool) -> T + Send> Work for Change<'_, F> {
     type Answer = T;
 
     async fn run(&mut self, connection: &mut Connection, repeated: bool) -> Result<T, Error> {
-        let Self { engine, name, change } = self;
+        let Self { engine, name, how } = self;
         let (state, was) = match engine.read(connection, name, true).await? {
             Some(read) => read,
             None => {
@@ -690,7 +690,7 @@ impl<T: Send, F: FnMut(&mut Book, bool) -> T + Send> Work for Change<'_, F> {
         };
         let mut book = was.clone();
         book.expire();
-        let answer = change(&mut book, repeated);
+        let answer = how(&mut book, repeated);
         let called = book.call();
         if book == was {
             connection.plain("ROLLBACK").await?;
