@@ -47,7 +47,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
-    /// The engine, as `file:/var/lib/myapp/locks` or `redis://host:6379/0`; `file:` below the user's state directory if nothing is said
+    /// The engine, as `file:/var/lib/myapp/locks`, `redis://host:6379/0` or `postgres://user@host/database`; `file:` below the user's state directory if nothing is said
     #[arg(long, global = true, env = "TENURE_URL", hide_env_values = true, value_name = "URL", value_hint = ValueHint::Url)]
     pub(crate) url: Option<String>,
 
@@ -91,6 +91,13 @@ pub(crate) enum Command {
     /// the data then. An engine that cannot do that says which process to end instead, and the exit code is 73. It is 1 if nobody
     /// holds the lock.
     Break(BreakArgs),
+    /// Make the tables that the engine needs, or print how
+    ///
+    /// The engines on databases make their tables when they are first used. Where the user that runs the jobs may not do that, somebody
+    /// who may runs this once, or runs the statements that --print shows. What is there already is left as it is.
+    ///
+    /// Nothing is connected to with --print. The other engines need no tables.
+    Migrate(MigrateArgs),
     /// Print the completions for a shell
     Completions(CompletionsArgs),
     /// Print the manual, or write a page for each command to a folder
@@ -249,6 +256,23 @@ pub(crate) struct BreakArgs {
     /// Print a JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure migrate --print --url postgres://db/shop
+  tenure migrate --print --url 'mysql://db/shop?recipe=row&table=job_lock'
+  tenure migrate
+
+Exit codes:
+  64  bad usage or bad input
+  69  the engine cannot be reached
+  73  the engine cannot do what was asked")]
+pub(crate) struct MigrateArgs {
+    /// Print the statements, and do nothing
+    #[arg(long)]
+    pub(crate) print: bool,
 }
 
 #[derive(Debug, Args)]

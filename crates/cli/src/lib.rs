@@ -6,6 +6,7 @@ mod args;
 mod config;
 mod duration;
 mod exit;
+mod migrate;
 mod paper;
 mod run;
 mod say;
@@ -75,6 +76,7 @@ fn dispatch(cli: Cli, connect: Connect) -> Result<u8, Failure> {
         Command::Who(args) => show::who(&url()?, &args),
         Command::Watch(args) => show::watch(&url()?, &args),
         Command::Break(args) => show::break_lock(&url()?, &args),
+        Command::Migrate(args) => migrate::migrate(&url()?, &args),
         Command::Completions(args) => paper::completions(&args),
         Command::Man(args) => paper::man(&args),
     }

@@ -2,7 +2,7 @@
 
 use crate::place::{Done, Place};
 
-const COMMANDS: [&str; 7] = ["run", "ls", "who", "watch", "break", "completions", "man"];
+const COMMANDS: [&str; 8] = ["run", "ls", "who", "watch", "break", "migrate", "completions", "man"];
 
 fn examples(help: &str) -> Vec<String> {
     let behind = help.split_once("Examples:\n").unwrap_or_else(|| panic!("no examples in:\n{help}")).1;

@@ -51,3 +51,24 @@ pub(crate) async fn open(url: &str, context: EngineContext) -> Result<Arc<dyn En
         scheme => Err(UrlError::UnknownEngine { scheme: scheme.to_owned() }.into()),
     }
 }
+
+/// The statements that make the tables which the engine at this URL needs, for those who may not make them themselves: where they are
+/// missing, the engine makes them when it is connected to. Nothing is connected to here. Empty, if the engine needs none.
+///
+/// ```
+/// let statements = tenure::migration("postgres://db/shop?table=ops.locks")?;
+/// assert!(statements[0].starts_with("CREATE TABLE IF NOT EXISTS ops.locks"));
+/// assert!(tenure::migration("file:/var/lib/tenure")?.is_empty());
+/// # Ok::<(), tenure::UrlError>(())
+/// ```
+pub fn migration(url: &str) -> Result<Vec<String>, UrlError> {
+    let parsed = EngineUrl::parse(url)?;
+    match parsed.scheme {
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => sql::migration(sql::Brand::Postgres, &parsed),
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => sql::migration(sql::Brand::MySql, &parsed),
+        scheme if SCHEMES.contains(&format!("{scheme}:").as_str()) => Ok(Vec::new()),
+        scheme => Err(UrlError::UnknownEngine { scheme: scheme.to_owned() }),
+    }
+}

@@ -25,7 +25,7 @@ use self::session::SessionEngine;
 use self::table::TableEngine;
 use crate::engine::{Engine, EngineContext};
 use crate::error::ConnectError;
-use crate::url::EngineUrl;
+use crate::url::{EngineUrl, UrlError};
 
 /// Which sort of database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,4 +146,13 @@ pub(super) async fn open_url(
         }
     };
     Ok(opened.map_err(|fault| fault.error)?)
+}
+
+/// The statements that make the tables of the recipe that a URL names.
+pub(super) fn migration(brand: Brand, url: &EngineUrl<'_>) -> Result<Vec<String>, UrlError> {
+    let address = Address::parse(url, brand)?;
+    Ok(match address.recipe {
+        Recipe::Table => texts::tables(brand, &address.table).into(),
+        Recipe::Row | Recipe::Session => session::tables(brand, &address.table).1.into(),
+    })
 }

@@ -679,15 +679,14 @@ impl<T: Send, F: FnMut(&mut Book, bool) -> T + Send> Work for Change<'_, F> {
 
     async fn run(&mut self, connection: &mut Connection, repeated: bool) -> Result<T, Error> {
         let Self { engine, name, how } = self;
-        let (state, was) = match engine.read(connection, name, true).await? {
-            Some(read) => read,
-            None => {
-                // Outside of the transaction: whoever waits for the row must not wait for this one's end.
-                connection.plain("ROLLBACK").await?;
-                connection.run(&engine.texts.make, &[Arg::Bytes(name)]).await?;
-                engine.read(connection, name, true).await?.ok_or(Error::RowNotFound)?
-            }
-        };
+        let mut read = engine.read(connection, name, true).await?;
+        if read.is_none() {
+            // Outside of the transaction: whoever waits for the row must not wait for this one's end.
+            connection.plain("ROLLBACK").await?;
+            connection.run(&engine.texts.make, &[Arg::Bytes(name)]).await?;
+            read = engine.read(connection, name, true).await?;
+        }
+        let (state, was) = read.ok_or(Error::RowNotFound)?;
         let mut book = was.clone();
         book.expire();
         let answer = how(&mut book, repeated);
