@@ -169,13 +169,13 @@ impl Ear {
     }
 }
 
-/// Whether a statement ended because somebody stopped it.
+/// Whether a statement ended because somebody stopped it, or because it got into another's way.
 #[cfg(feature = "mysql")]
 fn was_stopped(error: &Error) -> bool {
     error
         .as_database_error()
         .and_then(|said| said.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>())
-        .is_some_and(|said| matches!(said.number(), 1317 | 1969))
+        .is_some_and(|said| matches!(said.number(), 1205 | 1213 | 1317 | 1969))
 }
 
 /// With MySQL: wakes those clients, each of whom listens on the connection by whose number it is called. Such a number may be that of

@@ -45,7 +45,7 @@ pub(super) struct Lent {
     runtime: runtime::Id,
     _slot: OwnedSemaphorePermit,
     /// Whether it was used before, and may have been closed meanwhile.
-    used: bool,
+    pub(super) used: bool,
 }
 
 impl Link {
@@ -118,7 +118,7 @@ impl Link {
                     if repeated || !again {
                         return Err(fault);
                     }
-                    self.idle().clear();
+                    self.forget_idle();
                     repeated = true;
                 }
             }
@@ -188,6 +188,11 @@ impl Link {
             idle.drain(..too_many);
         }
         None
+    }
+
+    /// Closes what nobody uses: if one of them was closed by the database, the others may have been, too.
+    pub(super) fn forget_idle(&self) {
+        self.idle().clear();
     }
 
     pub(super) fn put_back(&self, lent: Lent) {

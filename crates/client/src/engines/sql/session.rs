@@ -208,8 +208,25 @@ impl SessionEngine {
         }
     }
 
-    /// Asks for the lock once; nothing, if it is busy.
+    /// Asks for the lock once; nothing, if it is busy. Once more on a new connection, if an old one turns out to be closed: the database closes
+    /// those that nobody uses.
     async fn ask(&self, request: &AcquireRequest, kept: &mut Option<Lent>) -> Result<Option<Granted>, Fault> {
+        let mut used = false;
+        match self.ask_once(request, kept, &mut used).await {
+            Err(fault) if used && fault.what.is_silence() => {
+                self.locks.forget_idle();
+                self.ask_once(request, kept, &mut used).await
+            }
+            asked => asked,
+        }
+    }
+
+    async fn ask_once(
+        &self,
+        request: &AcquireRequest,
+        kept: &mut Option<Lent>,
+        used: &mut bool,
+    ) -> Result<Option<Granted>, Fault> {
         let mut lent = match kept.take() {
             Some(lent) => lent,
             None => match self.connection(request).await? {
@@ -217,6 +234,7 @@ impl SessionEngine {
                 None => return Ok(None),
             },
         };
+        *used = lent.used;
         let now = self.now();
         let slice = match request.wait {
             WaitUntil::Try => SHORTEST_SLICE,
@@ -236,7 +254,7 @@ impl SessionEngine {
             Said::NoRow => {
                 self.make_row(&mut lent.connection, request, slice).await?;
                 *kept = Some(lent);
-                return Box::pin(self.ask(request, kept)).await;
+                return Box::pin(self.ask_once(request, kept, used)).await;
             }
         };
         if self.now().since(sent_at) > request.ttl.get() / 10 {

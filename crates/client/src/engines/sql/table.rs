@@ -54,7 +54,7 @@ const SILENT_PAUSE: Duration = Duration::from_millis(100);
 const ARRIVED_AFTER: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(15)];
 
 /// How often what nobody asks for is looked for, and how long its time must have been over.
-const SWEEP_EVERY: Duration = Duration::from_mins(1);
+const SWEEP_EVERY: Duration = Duration::from_mins(10);
 const SWEEP_AFTER_MS: i64 = 60_000;
 
 /// The number that whoever makes tables in PostgreSQL locks: any, as long as it is always the same.
