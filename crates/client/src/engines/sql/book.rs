@@ -9,7 +9,9 @@ use crate::mode::Mode;
 pub(super) const PLACE_KEPT: i64 = 10_000;
 
 /// How long one whose turn it is has to come (ms). Then it is the next one's.
-const TURN_KEPT: i64 = 3_000;
+///
+/// Longer than anybody waits who was not told, and looks by itself.
+const TURN_KEPT: i64 = 6_000;
 
 /// What is written down of one lock. All instants are milliseconds of the database's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,15 +84,15 @@ pub(super) enum Answer {
 }
 
 impl Book {
-    /// Takes out those whose time is over.
-    pub(super) fn expire(&mut self) {
+    /// Takes out those whose time is over, but not the one who asks: it is there.
+    pub(super) fn expire(&mut self, asks: Option<GrantId>) {
         let now = self.now;
         let gone = |holder: &Holder| holder.expires <= now;
         if self.holders.iter().any(|holder| gone(holder) && holder.mode.may_write()) {
             self.died_writing();
         }
         self.holders.retain(|holder| !gone(holder));
-        self.waiters.retain(|waiter| waiter.kept_until > now);
+        self.waiters.retain(|waiter| waiter.kept_until > now || Some(waiter.grant) == asks);
     }
 
     /// What was written is no longer sure to be what was meant.
@@ -275,7 +277,7 @@ mod tests {
         book.release(GrantId::from_u128(1));
         assert_eq!(book.call().len(), 1);
         book.now += TURN_KEPT;
-        book.expire();
+        book.expire(None);
         assert!(granted(book.acquire(&ask(3, Mode::Ex))));
     }
 
@@ -294,11 +296,11 @@ mod tests {
         let mut book = Book { value: Some(vec![1]), ..Book::default() };
         book.acquire(&ask(1, Mode::Pr));
         book.now += 1_000;
-        book.expire();
+        book.expire(None);
         assert!(!book.in_doubt, "a reader does not write");
         book.acquire(&ask(2, Mode::Ex));
         book.now += 1_000;
-        book.expire();
+        book.expire(None);
         assert!(book.in_doubt && book.holders.is_empty());
     }
 

@@ -33,6 +33,9 @@ pub(super) struct Done {
     pub(super) number: u64,
 }
 
+/// After so long, PostgreSQL ends a transaction that does not go on (ms).
+const IDLE_MS: u64 = 1_000;
+
 /// How to connect.
 #[derive(Clone, Debug)]
 pub(super) enum Options {
@@ -70,20 +73,23 @@ impl Options {
         }
     }
 
-    /// Connects. A transaction of ours that does not go on, since its process was stopped, is ended by the database after `limit`, and
-    /// whoever waits for its row no longer than that.
+    /// Connects. A transaction of ours that does not go on, since its process was stopped, is soon ended by the database: others wait for
+    /// its row, and renew what they hold.
     pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, Error> {
-        let ms = limit.as_millis();
-        // At least one: none would be for ever.
-        let seconds = limit.as_secs().max(1);
+        // Before whoever asked gives up, so that nothing happens afterwards. At least one: none would be for ever.
+        let (ms, lock_ms) = (limit.as_millis(), (limit * 3 / 4).as_millis().max(1));
+        let seconds = (limit * 3 / 4).as_secs().max(1);
         match self {
             #[cfg(feature = "postgres")]
             Self::Postgres(options) => {
                 let mut connection = options.connect().await?;
                 // What a role or a database may have been given otherwise.
                 let session = format!(
-                    "SET default_transaction_isolation = 'read committed'; SET statement_timeout = 0; \
-                     SET lock_timeout = {ms}; SET idle_in_transaction_session_timeout = {ms}"
+                    "SET default_transaction_isolation = 'read committed'; SET standard_conforming_strings = on; \
+                     SET statement_timeout = {ms}; SET lock_timeout = {lock_ms}; \
+                     SET idle_in_transaction_session_timeout = {IDLE_MS}; \
+                     SELECT set_config('synchronous_commit', 'on', false) \
+                     WHERE current_setting('synchronous_commit') IN ('off', 'local')"
                 );
                 connection.execute(sqlx::raw_sql(AssertSqlSafe(session))).await?;
                 Ok(Connection::Postgres(connection))
@@ -94,9 +100,9 @@ impl Options {
                 // MySQL has no limit for a transaction alone, so there it is one for every connection that nobody uses.
                 let session = format!(
                     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
-                     SET SESSION innodb_lock_wait_timeout = {seconds}; SET SESSION wait_timeout = {}; \
-                     /*M! SET SESSION wait_timeout = 3600, idle_transaction_timeout = {seconds} */",
-                    seconds.max(10)
+                     SET SESSION autocommit = 1, completion_type = 'NO_CHAIN'; \
+                     SET SESSION innodb_lock_wait_timeout = {seconds}; SET SESSION wait_timeout = 10; \
+                     /*M! SET SESSION wait_timeout = 3600, idle_transaction_timeout = 1 */"
                 );
                 connection.execute(sqlx::raw_sql(AssertSqlSafe(session))).await?;
                 Ok(Connection::MySql(connection))

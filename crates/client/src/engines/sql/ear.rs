@@ -5,6 +5,7 @@
 //!
 //! Nobody relies on it: each waiter also looks by itself, rarely.
 
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -24,6 +25,9 @@ use crate::random;
 /// The pauses before the connection is opened again: ever longer ones.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// After so long without a message, PostgreSQL is asked whether it is still there.
+const QUIET: Duration = Duration::from_secs(5);
 
 /// How long MySQL sleeps for at the most (s): a connection that is gone is noticed then.
 const SLEEP: i64 = 5;
@@ -83,7 +87,7 @@ impl Ear {
 
     async fn listen(self: Arc<Self>) {
         let closing = self.closing.clone();
-        closing.run_until_cancelled(self.listen_until_closed()).await;
+        closing.run_until_cancelled(Box::pin(self.listen_until_closed())).await;
         self.set_client("");
     }
 
@@ -125,31 +129,44 @@ impl Ear {
         self.set_client(&channel);
         // What was said meanwhile, nobody has heard.
         self.waiting.wake_all();
-        while let Some(message) = listener.try_recv().await? {
-            if let Ok(grant) = message.payload().parse() {
-                self.waiting.wake(grant);
+        loop {
+            match tokio::time::timeout(QUIET, listener.try_recv()).await {
+                Ok(Ok(Some(message))) => {
+                    if let Ok(grant) = message.payload().parse() {
+                        self.waiting.wake(grant);
+                    }
+                }
+                Ok(ended) => return ended.map(drop),
+                // Nothing was said for a while: perhaps it is no longer heard.
+                Err(_) => {
+                    let asked = sqlx::Executor::execute(&mut listener, "SELECT 1");
+                    in_time(self.link.limit(), asked).await?;
+                }
             }
         }
-        Ok(())
     }
 
     #[cfg(feature = "mysql")]
     async fn hear_mysql(&self) -> Result<(), Error> {
-        let mut connection = self.link.options().connect(self.link.limit()).await?;
-        let id = connection.row(&"SELECT CAST(CONNECTION_ID() AS SIGNED)".into(), &[]).await?;
+        let limit = self.link.limit();
+        let mut connection = in_time(limit, self.link.options().connect(limit)).await?;
+        let id = in_time(limit, connection.row(&self.texts.ears, &[])).await?;
         let client = id.ok_or(Error::RowNotFound)?.int(0)?.to_string();
         self.set_client(&client);
         self.waiting.wake_all();
         let client = [Arg::Text(&client)];
+        let longest = limit + Duration::from_secs(SLEEP.unsigned_abs());
         loop {
-            let slept = connection.rows(&self.texts.listen, &[client[0], Arg::Int(SLEEP)]).await;
-            if let Err(error) = slept
+            let args = [client[0], Arg::Int(SLEEP)];
+            let slept = connection.rows(&self.texts.listen, &args);
+            if let Err(error) = in_time(longest, slept).await
                 && !was_stopped(&error)
             {
                 return Err(error);
             }
-            match self.hear(&mut connection, client).await {
-                Err(error) if was_stopped(&error) => {}
+            match in_time(limit, self.hear(&mut connection, client)).await {
+                // It is not known who has heard it.
+                Err(error) if was_stopped(&error) => self.waiting.wake_all(),
                 heard => heard?,
             }
         }
@@ -167,6 +184,12 @@ impl Ear {
         }
         Ok(())
     }
+}
+
+/// What does not answer in this time does not answer.
+async fn in_time<T>(limit: Duration, request: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let late = |_| Error::Io(std::io::ErrorKind::TimedOut.into());
+    tokio::time::timeout(limit, request).await.map_err(late)?
 }
 
 /// Whether a statement ended because somebody stopped it, or because it got into another's way.
@@ -190,7 +213,9 @@ pub(super) async fn wake(
     numbers.sort_unstable();
     numbers.dedup();
     for number in numbers {
-        if !connection.rows(&texts.listens, &[Arg::Int(number)]).await?.is_empty() {
+        let text = number.to_string();
+        let listens = connection.row(&texts.listens, &[Arg::Text(&text)]).await?;
+        if listens.map(|row| row.maybe_int(0)).transpose()?.flatten() == Some(number) {
             // It may be gone, which is as good.
             match connection.plain(format!("KILL QUERY {number}")).await {
                 Err(error) if error.as_database_error().is_some() => {}

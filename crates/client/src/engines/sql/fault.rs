@@ -15,6 +15,8 @@ pub(super) struct Fault {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
+    /// All connections were in use, so nothing was asked.
+    Full,
     /// There was no connection, so nothing was asked.
     NotSent,
     /// No answer came: whether the request was done is not known.
@@ -32,7 +34,7 @@ pub(super) enum What {
 impl What {
     /// Whether the same request may succeed later.
     pub(super) const fn is_silence(self) -> bool {
-        matches!(self, Self::NotSent | Self::NoAnswer | Self::Conflict)
+        matches!(self, Self::Full | Self::NotSent | Self::NoAnswer | Self::Conflict)
     }
 }
 
@@ -122,7 +124,7 @@ fn of_postgres(code: &str) -> Meant {
     match code {
         "53300" | "53400" => Meant::Silence(FULL),
         // It starts, stops, or ended this connection.
-        "57P01" | "57P02" | "57P03" | "57P05" | "25P03" => {
+        "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04" => {
             Meant::Silence("closed the connection: see whether it restarts, and its log")
         }
         "57014" => Meant::Silence("was told to cancel it: see who does that"),
@@ -148,7 +150,7 @@ fn of_mysql(number: u16, code: &str) -> Meant {
             Meant::Silence("closed the connection: see whether it restarts, and its log")
         }
         1317 | 1969 => Meant::Silence("was told to cancel it: see who does that"),
-        1213 | 1020 | 1050 | 1062 => Meant::Is(What::Conflict),
+        1213 | 1020 | 1050 | 1062 | 3101 => Meant::Is(What::Conflict),
         1205 | 3572 => Meant::Is(What::LockTimeout),
         1146 | 1054 => Meant::Is(What::NoTable),
         1290 | 1792 | 1836 => Meant::Refused(READ_ONLY),

@@ -18,6 +18,8 @@ use super::Brand;
 use super::address::Address;
 use super::connection::{Arg, Connection, Done, Options, Row, Sql};
 use super::fault::{self, Fault, What};
+use crate::clock::{BootTime, Clock};
+use crate::engine::EngineContext;
 
 pub(super) struct Link {
     pub(super) brand: Brand,
@@ -28,14 +30,37 @@ pub(super) struct Link {
     /// The client's own runtime.
     own: Handle,
     idle: Mutex<Vec<Idle>>,
+    clock: Arc<dyn Clock>,
     /// One for each connection in use.
     slots: Arc<Semaphore>,
+    /// One more, for the client's own thread: those who wait must not keep it from renewing what is held.
+    reserve: Arc<Semaphore>,
     most: usize,
+    /// Runtimes that cannot open connections.
+    without_io: Mutex<Vec<runtime::Id>>,
 }
 
 struct Idle {
     runtime: runtime::Id,
     connection: Connection,
+    since: BootTime,
+}
+
+/// A connection that nobody used for so long is looked at before it is used.
+const STALE: Duration = Duration::from_secs(2);
+
+/// How far a request has come: what a silence then means.
+#[derive(Default)]
+struct Stage(Mutex<Option<What>>);
+
+impl Stage {
+    fn set(&self, what: What) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(what);
+    }
+
+    fn get(&self) -> What {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or(What::Full)
+    }
 }
 
 /// A connection in use.
@@ -49,17 +74,20 @@ pub(super) struct Lent {
 }
 
 impl Link {
-    /// With so many connections at the most.
-    pub(super) fn new(address: &Address, most: usize, own: Handle) -> Arc<Self> {
+    /// With so many connections at the most, so many of them for the client's own thread alone.
+    pub(super) fn new(address: &Address, most: usize, reserved: usize, context: &EngineContext) -> Arc<Self> {
         Arc::new(Self {
             brand: address.brand,
             options: Options::of(address),
             at: address.at(),
             limit: address.limit,
-            own,
+            own: context.runtime.clone(),
+            clock: context.clock.clone(),
             idle: Mutex::default(),
-            slots: Arc::new(Semaphore::new(most)),
+            slots: Arc::new(Semaphore::new(most - reserved)),
+            reserve: Arc::new(Semaphore::new(reserved)),
             most,
+            without_io: Mutex::default(),
         })
     }
 
@@ -94,40 +122,73 @@ impl Link {
     }
 
     /// Does something on a connection, within the time limit of one request; once more on a new one, if an old one turns out to be
-    /// closed.
+    /// closed, or if the database took it back.
     pub(super) async fn with<W: Work>(&self, mut work: W) -> Result<W::Answer, Fault> {
-        let mut repeated = false;
-        loop {
-            let mut lent = self.take().await?;
-            let done = self.within(self.limit, What::NoAnswer, async {
-                work.run(&mut lent.connection, repeated).await.map_err(|error| self.fault(error))
-            });
-            match done.await {
-                Ok(answer) => {
-                    self.put_back(lent);
-                    return Ok(answer);
-                }
-                Err(fault) => {
-                    // What it had begun ends with it, unless the database itself has ended it.
-                    let again = match fault.what {
-                        What::Conflict => true,
-                        What::NoAnswer => lent.used,
-                        _ => false,
-                    };
-                    drop(lent);
-                    if repeated || !again {
-                        return Err(fault);
+        let stage = Stage::default();
+        let attempts = async {
+            let (mut repeated, mut unanswered) = (false, false);
+            loop {
+                let mut lent = self.take_at_leisure(&stage).await?;
+                stage.set(What::NoAnswer);
+                let error = match work.run(&mut lent.connection, unanswered).await {
+                    Ok(answer) => {
+                        self.put_back(lent);
+                        return Ok(answer);
                     }
+                    Err(error) => error,
+                };
+                // What it had begun ends with the connection, unless the database itself has ended it.
+                let fault = self.fault(error);
+                let again = match fault.what {
+                    What::Conflict => true,
+                    What::NoAnswer => lent.used && !W::ONCE,
+                    _ => false,
+                };
+                if fault.what == What::NoAnswer {
                     self.forget_idle();
-                    repeated = true;
+                    unanswered = true;
                 }
+                if repeated || !again {
+                    return Err(fault);
+                }
+                repeated = true;
             }
-        }
+        };
+        let done = self.within(self.limit, What::NoAnswer, attempts).await;
+        // Once something was sent, nobody knows what became of it.
+        done.map_err(|fault| if fault.what.is_silence() { self.as_of(stage.get(), fault) } else { fault })
     }
 
-    /// Runs a statement that changes something: what it has done, and whether it was sent a second time.
+    /// The same fault, for a request that had come this far.
+    fn as_of(&self, stage: What, fault: Fault) -> Fault {
+        if stage == What::Full {
+            let message = format!(
+                "all {} connections that locks may take were in use for {:?}: raise `connections=` in the URL",
+                self.most, self.limit
+            );
+            return Fault::silence(self.brand, What::Full, message, None);
+        }
+        Fault { what: stage, ..fault }
+    }
+
+    /// Runs a statement that changes something: what it has done, and whether it was sent before and not answered.
     pub(super) async fn run(&self, sql: &Sql, args: &[Arg<'_>]) -> Result<(Done, bool), Fault> {
         self.with(Run { sql, args }).await
+    }
+
+    /// Runs a statement that is not sent again: its first row, if it answers with any.
+    pub(super) async fn once<T: Send>(
+        &self,
+        sql: &Sql,
+        args: &[Arg<'_>],
+        read: impl Fn(&Row) -> Result<T, Error> + Send + Sync,
+    ) -> Result<Option<T>, Fault> {
+        Ok(self.with(Once(Rows { sql, args, read })).await?.into_iter().next())
+    }
+
+    /// The same for a statement that only does something.
+    pub(super) async fn run_once(&self, sql: &Sql, args: &[Arg<'_>]) -> Result<Done, Fault> {
+        Ok(self.with(Once(Run { sql, args })).await?.0)
     }
 
     /// Runs a statement that answers with rows, and reads them.
@@ -142,47 +203,96 @@ impl Link {
 
     /// A connection of this runtime, within the time limit.
     pub(super) async fn take(&self) -> Result<Lent, Fault> {
-        let here = Handle::current().id();
-        if let Ok(slot) = self.slots.clone().try_acquire_owned()
-            && let Some(connection) = self.take_idle(here)
-        {
-            return Ok(Lent { connection, runtime: here, _slot: slot, used: true });
-        }
-        let slot = self.slots.clone().acquire_owned();
-        let slot = async { Ok(slot.await.expect("it is never closed")) };
-        let slot = self.within(self.limit, What::NotSent, slot).await?;
-        self.open(here, slot).await
+        let stage = Stage::default();
+        let taken = self.within(self.limit, What::NotSent, self.take_at_leisure(&stage)).await;
+        taken.map_err(|fault| if fault.what.is_silence() { self.as_of(stage.get(), fault) } else { fault })
     }
 
     /// The same, however long others take to give one back.
     pub(super) async fn take_when_free(&self) -> Result<Lent, Fault> {
-        let slot = self.slots.clone().acquire_owned().await.expect("it is never closed");
-        self.open(Handle::current().id(), slot).await
+        let here = self.here();
+        let slot = self.slot(here).await;
+        self.within(self.limit, What::NotSent, self.connection(here, slot)).await
     }
 
-    async fn open(&self, here: runtime::Id, slot: OwnedSemaphorePermit) -> Result<Lent, Fault> {
-        self.within(self.limit, What::NotSent, async {
-            if let Some(connection) = self.take_idle(here) {
-                return Ok(Lent { connection, runtime: here, _slot: slot, used: true });
+    async fn take_at_leisure(&self, stage: &Stage) -> Result<Lent, Fault> {
+        let here = self.here();
+        if stage.get() != What::NoAnswer {
+            stage.set(What::Full);
+        }
+        let slot = self.slot(here).await;
+        if stage.get() != What::NoAnswer {
+            stage.set(What::NotSent);
+        }
+        self.connection(here, slot).await
+    }
+
+    /// The runtime whose connections whoever asks here uses: the client's own, where this one cannot have any.
+    fn here(&self) -> runtime::Id {
+        let here = Handle::current().id();
+        if self.without_io().contains(&here) { self.own.id() } else { here }
+    }
+
+    async fn slot(&self, here: runtime::Id) -> OwnedSemaphorePermit {
+        if let Ok(slot) = self.slots.clone().try_acquire_owned() {
+            return slot;
+        }
+        let slot = self.slots.clone().acquire_owned();
+        let slot = if here == self.own.id() {
+            tokio::select! {
+                biased;
+                slot = slot => slot,
+                reserved = self.reserve.clone().acquire_owned() => reserved,
             }
-            let connection = self.options.connect(self.limit).await.map_err(|error| {
-                let fault = self.fault(error);
-                let what = if fault.what.is_silence() { What::NotSent } else { fault.what };
-                Fault { what, ..fault }
-            })?;
-            Ok(Lent { connection, runtime: here, _slot: slot, used: false })
-        })
-        .await
+        } else {
+            slot.await
+        };
+        slot.expect("it is never closed")
+    }
+
+    /// One that nobody uses, or a new one.
+    async fn connection(&self, here: runtime::Id, slot: OwnedSemaphorePermit) -> Result<Lent, Fault> {
+        while let Some(Idle { mut connection, since, .. }) = self.take_idle(here) {
+            // The database may have closed it meanwhile, and that is found out before it matters.
+            if self.clock.now().since(since) > STALE && connection.ping().await.is_err() {
+                self.forget_idle();
+                continue;
+            }
+            return Ok(Lent { connection, runtime: here, _slot: slot, used: true });
+        }
+        let not_sent = |error| {
+            let fault = self.fault(error);
+            let what = if fault.what.is_silence() { What::NotSent } else { fault.what };
+            Fault { what, ..fault }
+        };
+        // By a task of its own: a runtime that cannot open connections panics.
+        let open = |runtime: Handle| {
+            let (options, limit) = (self.options.clone(), self.limit);
+            runtime.spawn(async move { options.connect(limit).await })
+        };
+        let mut runtime = here;
+        let opened = if here == self.own.id() { open(self.own.clone()) } else { open(Handle::current()) };
+        let opened = if let Ok(opened) = opened.await {
+            opened
+        } else {
+            self.without_io().push(here);
+            runtime = self.own.id();
+            open(self.own.clone()).await.map_err(|_| self.refused("the client was closed"))?
+        };
+        Ok(Lent { connection: opened.map_err(not_sent)?, runtime, _slot: slot, used: false })
+    }
+
+    fn without_io(&self) -> MutexGuard<'_, Vec<runtime::Id>> {
+        self.without_io.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A connection of this runtime that nobody uses. If there is none, one is to be opened: those of other runtimes make room for it.
-    fn take_idle(&self, here: runtime::Id) -> Option<Connection> {
+    fn take_idle(&self, here: runtime::Id) -> Option<Idle> {
         let mut idle = self.idle();
         if let Some(at) = idle.iter().rposition(|idle| idle.runtime == here) {
-            return Some(idle.remove(at).connection);
+            return Some(idle.remove(at));
         }
-        let in_use = self.most - self.slots.available_permits();
-        let room = self.most.saturating_sub(in_use);
+        let room = self.slots.available_permits() + self.reserve.available_permits();
         if idle.len() > room {
             let too_many = idle.len() - room;
             idle.drain(..too_many);
@@ -197,7 +307,8 @@ impl Link {
 
     pub(super) fn put_back(&self, lent: Lent) {
         // Before its slot is free, so that whoever waits for one finds it.
-        self.idle().push(Idle { runtime: lent.runtime, connection: lent.connection });
+        let (runtime, connection, since) = (lent.runtime, lent.connection, self.clock.now());
+        self.idle().push(Idle { runtime, connection, since });
     }
 
     /// What does not answer in this time does not answer.
@@ -222,14 +333,18 @@ impl Link {
     }
 }
 
-/// Something that is done on a connection. It must be such that twice is as good as once, and is told whether it is the second time.
+/// Something that is done on a connection. If it may be sent again, twice must be as good as once; it is told whether it was sent before
+/// and not answered.
 pub(super) trait Work: Send {
     type Answer: Send;
+
+    /// It must not be sent again if there was no answer: the first may still arrive, when the second is long over.
+    const ONCE: bool = false;
 
     fn run(
         &mut self,
         connection: &mut Connection,
-        repeated: bool,
+        unanswered: bool,
     ) -> impl Future<Output = Result<Self::Answer, Error>> + Send;
 }
 
@@ -241,8 +356,8 @@ struct Run<'a> {
 impl Work for Run<'_> {
     type Answer = (Done, bool);
 
-    async fn run(&mut self, connection: &mut Connection, repeated: bool) -> Result<(Done, bool), Error> {
-        Ok((connection.run(self.sql, self.args).await?, repeated))
+    async fn run(&mut self, connection: &mut Connection, unanswered: bool) -> Result<(Done, bool), Error> {
+        Ok((connection.run(self.sql, self.args).await?, unanswered))
     }
 }
 
@@ -257,6 +372,18 @@ impl<T: Send, F: Fn(&Row) -> Result<T, Error> + Send + Sync> Work for Rows<'_, F
 
     async fn run(&mut self, connection: &mut Connection, _: bool) -> Result<Vec<T>, Error> {
         connection.rows(self.sql, self.args).await?.iter().map(&self.read).collect()
+    }
+}
+
+/// Something that is not sent again.
+struct Once<W>(W);
+
+impl<W: Work> Work for Once<W> {
+    type Answer = W::Answer;
+    const ONCE: bool = true;
+
+    async fn run(&mut self, connection: &mut Connection, unanswered: bool) -> Result<W::Answer, Error> {
+        self.0.run(connection, unanswered).await
     }
 }
 

@@ -132,16 +132,15 @@ pub(super) async fn open_url(
     context: EngineContext,
 ) -> Result<Arc<dyn Engine>, ConnectError> {
     let address = Address::parse(url, brand)?;
-    let own = context.runtime.clone();
     let opened = match address.recipe {
         Recipe::Table => {
-            let link = Link::new(&address, address.connections, own);
+            let link = Link::new(&address, address.connections, 1, &context);
             TableEngine::open(address, link, context).await
         }
         Recipe::Row | Recipe::Session => {
             // One is for all that is short: whoever gets a lock must not wait for those who wait for it.
-            let locks = Link::new(&address, address.connections - 1, own.clone());
-            let short = Link::new(&address, 1, own);
+            let locks = Link::new(&address, address.connections - 1, 0, &context);
+            let short = Link::new(&address, 1, 0, &context);
             SessionEngine::open(address, locks, short, context).await
         }
     };

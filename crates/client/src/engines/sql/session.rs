@@ -90,7 +90,19 @@ enum Said {
 }
 
 impl SessionEngine {
+    /// On the client's own thread, as all that follows.
     pub(super) async fn open(
+        address: Address,
+        locks: Arc<Link>,
+        short: Arc<Link>,
+        context: EngineContext,
+    ) -> Result<Arc<dyn Engine>, Fault> {
+        let closed = locks.refused("the client was closed");
+        let own = context.runtime.clone();
+        own.spawn(Self::open_here(address, locks, short, context)).await.unwrap_or(Err(closed))
+    }
+
+    async fn open_here(
         address: Address,
         locks: Arc<Link>,
         short: Arc<Link>,
@@ -319,13 +331,14 @@ impl SessionEngine {
         let (shared, t) = (request.mode == Mode::Pr, &self.address.table);
         let (wait_ms, ttl_ms) = (slice.as_millis(), request.ttl.get().as_millis());
         let (ttl_seconds, limit_ms) = (ttl_ms.div_ceil(1000), self.locks.limit().as_millis());
+        let both_ms = wait_ms + limit_ms;
         let name = self.address.brand.bytes(request.name.as_str().as_bytes());
         let tries = matches!(request.wait, WaitUntil::Try);
         let sql = match self.kind {
             Kind::Advisory => {
                 let (shared, key) = (if shared { "_shared" } else { "" }, self.key(&request.name));
                 format!(
-                    "SET lock_timeout = {wait_ms}; SET idle_session_timeout = {ttl_ms}; \
+                    "SET statement_timeout = {both_ms}; SET lock_timeout = {wait_ms}; SET idle_session_timeout = {ttl_ms}; \
                      SELECT pg_advisory_lock{shared}({key}); SET lock_timeout = {limit_ms}; \
                      SELECT pg_backend_pid()::bigint, {BACKEND_START} FROM pg_stat_activity WHERE pid = pg_backend_pid()"
                 )
@@ -333,7 +346,7 @@ impl SessionEngine {
             Kind::RowOfPostgres => {
                 let lock = if shared { "FOR SHARE" } else { "FOR UPDATE" };
                 format!(
-                    "SET lock_timeout = {wait_ms}; SET idle_in_transaction_session_timeout = {ttl_ms}; BEGIN; \
+                    "SET statement_timeout = {both_ms}; SET lock_timeout = {wait_ms}; SET idle_in_transaction_session_timeout = {ttl_ms}; BEGIN; \
                      SELECT 1 FROM {t}_row WHERE name = {name} {lock}; \
                      SELECT pg_backend_pid()::bigint, {BACKEND_START} FROM pg_stat_activity WHERE pid = pg_backend_pid()"
                 )

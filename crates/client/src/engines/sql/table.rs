@@ -3,7 +3,8 @@
 //! One row for each lock, which is never deleted: its counter gives the tokens, and whoever changes anything about the lock has that row
 //! locked. The common case, a lock that is free and that one wants, is one statement on that row.
 
-use std::sync::{Arc, Weak};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::Brand;
 use super::address::Address;
-use super::book::{Answer, Ask, Book, Holder, Waiter as Queued};
+use super::book::{Answer, Ask, Book, Holder, PLACE_KEPT, Waiter as Queued};
 use super::connection::{Arg, Connection, Row};
 use super::ear::Ear;
 use super::fault::{Fault, What};
@@ -72,6 +73,8 @@ pub(super) struct TableEngine {
     ourselves: Ourselves,
     capabilities: Capabilities,
     context: EngineContext,
+    /// Grants of which a request may still be under way.
+    doubtful: Mutex<HashSet<GrantId>>,
     /// What is undone in the background.
     undoing: TaskTracker,
     closing: CancellationToken,
@@ -107,6 +110,7 @@ impl TableEngine {
             texts,
             ourselves: Ourselves::new(),
             capabilities,
+            doubtful: Mutex::default(),
             undoing: TaskTracker::new(),
             closing: CancellationToken::new(),
             context,
@@ -120,13 +124,17 @@ impl TableEngine {
         self.context.clock.now()
     }
 
+    fn doubtful(&self) -> MutexGuard<'_, HashSet<GrantId>> {
+        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Reads what is written down of a lock, lets `change` change it, writes it, and wakes those whose turn it then is.
     async fn change<T: Send>(
         &self,
         name: &[u8],
         change: impl FnMut(&mut Book, bool) -> T + Send,
     ) -> Result<T, Fault> {
-        self.link.with(Change { engine: self, name, how: change }).await
+        self.link.with(Change { engine: self, name, asks: None, how: change }).await
     }
 
     async fn read(
@@ -136,7 +144,10 @@ impl TableEngine {
         locked: bool,
     ) -> Result<Option<(State, Book)>, Error> {
         let answers = connection.batch(self.texts.read(name, locked)).await?;
-        let [.., rows, holders, waiters] = answers.as_slice() else { return Err(Error::RowNotFound) };
+        let first = if !locked && self.address.brand == Brand::MySql { 2 } else { 1 };
+        let [rows, holders, waiters, ..] = answers.get(first..).unwrap_or_default() else {
+            return Err(Error::RowNotFound);
+        };
         let Some(row) = rows.first() else { return Ok(None) };
         let state = State::read(row.int(1)?).ok_or_else(|| damaged("state"))?;
         let mut book = Book {
@@ -188,7 +199,7 @@ impl TableEngine {
     async fn look(&self, name: &[u8]) -> Result<Option<Book>, Fault> {
         let read = self.link.with(Look { engine: self, name }).await?;
         Ok(read.map(|(_, mut book)| {
-            book.expire();
+            book.expire(None);
             book
         }))
     }
@@ -206,12 +217,9 @@ impl TableEngine {
             Arg::Bytes(request.name.as_str().as_bytes()),
         ];
         match self.address.brand {
-            Brand::Postgres => {
-                let tokens = self.link.rows(&self.texts.take, &args, |row| row.int(0)).await?;
-                Ok(tokens.first().copied())
-            }
+            Brand::Postgres => self.link.once(&self.texts.take, &args, |row| row.int(0)).await,
             Brand::MySql => {
-                let (done, _) = self.link.run(&self.texts.take, &args).await?;
+                let done = self.link.run_once(&self.texts.take, &args).await?;
                 Ok((done.rows == 1).then(|| i64::try_from(done.number).unwrap_or(i64::MAX)))
             }
         }
@@ -225,6 +233,7 @@ impl TableEngine {
             match self.take(&request, &details).await {
                 Ok(Some(token)) => return Ok(granted(&request, sent_at, token, Value::default())),
                 Ok(None) => {}
+                // It may still arrive, also when what is granted now is long released.
                 Err(fault) => unknown = fault.what == What::NoAnswer,
             }
         }
@@ -241,6 +250,8 @@ impl TableEngine {
         let answer = self.wait_with(&request, &details, &mut attempt).await;
         if answer.is_err() {
             self.undo(attempt, &request).await;
+        } else if attempt.unknown {
+            self.doubtful().insert(request.grant);
         }
         answer
     }
@@ -252,6 +263,8 @@ impl TableEngine {
         attempt: &mut Attempt,
     ) -> Result<Granted, AcquireError> {
         let mut silent_since: Option<BootTime> = None;
+        // How many stood before this one when it last asked.
+        let mut place = 0;
         let waits = !matches!(request.wait, WaitUntil::Try);
         loop {
             if request.cancel.is_cancelled() {
@@ -270,11 +283,7 @@ impl TableEngine {
                 details,
                 client: waits.then_some(&*client),
             };
-            let asked = self.change(request.name.as_str().as_bytes(), |book, _| {
-                let answer = book.acquire(&ask);
-                (answer, book.shown_value())
-            });
-            let asked = asked.await;
+            let asked = self.ask(request, &ask, place).await;
             attempt.answered = asked.is_ok();
             let pause = match asked {
                 Ok((Answer::Granted { token }, value)) => return Ok(granted(request, sent_at, token, value)),
@@ -284,6 +293,7 @@ impl TableEngine {
                 }
                 Ok((Answer::Busy { expires_in, before }, _)) => {
                     silent_since = None;
+                    place = before;
                     if before > 0 {
                         random::jittered(OTHERS_LOOK)
                     } else {
@@ -292,6 +302,8 @@ impl TableEngine {
                         expires_in.map_or(look, |left| look.min(left + MARGIN))
                     }
                 }
+                // Others of this client are before it, and the database is none the worse for it.
+                Err(fault) if fault.what == What::Full && !request.wait.is_over(self.now()) => SILENT_PAUSE,
                 Err(fault) => {
                     attempt.unknown |= fault.what == What::NoAnswer;
                     // A wait outlasts a restart of the database, but not a longer silence.
@@ -316,10 +328,39 @@ impl TableEngine {
             };
             tokio::select! {
                 () = request.cancel.cancelled() => return Err(request.not_got()),
-                () = woken => {}
+                // It may be its turn, or its client may have another name by now.
+                () = woken => place = 0,
                 () = self.context.clock.sleep_until(look_again) => {}
             }
         }
+    }
+
+    /// Asks for the lock: by a look alone where that is enough, since whoever changes something keeps all others from it.
+    async fn ask(
+        &self,
+        request: &AcquireRequest,
+        ask: &Ask<'_>,
+        place: usize,
+    ) -> Result<(Answer, Value), Fault> {
+        let name = request.name.as_str().as_bytes();
+        if place > 0 {
+            let id = request.grant.as_u128().to_be_bytes();
+            let (args, keep) = ([Arg::Bytes(name), Arg::Bytes(name), Arg::Bytes(&id)], Arg::Int(PLACE_KEPT));
+            // Whoever is first sees to it that all go on.
+            if !self.link.rows(&self.texts.before, &args, |row| row.int(0)).await?.is_empty()
+                && self.link.run(&self.texts.keep_place, &[keep, args[1], args[2]]).await?.0.rows == 1
+            {
+                return Ok((Answer::Busy { expires_in: None, before: place }, Value::default()));
+            }
+        }
+        if ask.client.is_none()
+            && let Some(mut book) = self.look(name).await?
+            && let busy @ Answer::Busy { .. } = book.acquire(ask)
+        {
+            return Ok((busy, Value::default()));
+        }
+        let change = |book: &mut Book, _| (book.acquire(ask), book.shown_value());
+        self.link.with(Change { engine: self, name, asks: Some(request.grant), how: change }).await
     }
 
     /// Leaves the queue, and gives back what may have been granted without our having heard of it.
@@ -405,7 +446,9 @@ impl TableEngine {
         let after = [Arg::Int(SWEEP_AFTER_MS), Arg::Int(SWEEP_AFTER_MS)];
         self.link.run(&self.texts.sweep, &after[..1]).await?;
         for name in self.link.rows(&self.texts.stale, &after, |row| row.bytes(0)).await? {
-            self.change(&name, |_, _| ()).await?;
+            if let Err(fault) = self.change(&name, |_, _| ()).await {
+                tracing::debug!(error = %fault.error, "a lock was not swept");
+            }
         }
         Ok(())
     }
@@ -538,11 +581,13 @@ impl Engine for TableEngine {
 
     fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>> {
         Box::pin(async move {
-            if self.let_go(&grant.name, grant.id).await? {
-                Ok(())
-            } else {
-                Err(ReleaseError::NotHeld(LostReason::Forgotten))
+            let freed = self.let_go(&grant.name, grant.id).await?;
+            if self.doubtful().remove(&grant.id) {
+                let (engine, name, ttl) = (self.clone(), grant.name.clone(), grant.ttl.get());
+                let again = async move { engine.go_on_undoing(&name, grant.id, ttl, true, true).await };
+                self.undoing.spawn_on(again, &self.context.runtime);
             }
+            if freed { Ok(()) } else { Err(ReleaseError::NotHeld(LostReason::Forgotten)) }
         })
     }
 
@@ -639,8 +684,14 @@ impl Engine for TableEngine {
         how: Break,
     ) -> BoxFuture<'static, Result<Vec<Member>, BreakError>> {
         Box::pin(async move {
-            let broken = self.change(name.as_str().as_bytes(), |book, _| {
-                let holders: Vec<_> = book.holders.iter().map(Holder::member).collect();
+            let mut before = Vec::new();
+            let broken = self.change(name.as_str().as_bytes(), |book, unanswered| {
+                let mut holders: Vec<_> = book.holders.iter().map(Holder::member).collect();
+                // Those who were broken by the first such request, the answer to which was lost.
+                if unanswered && holders.is_empty() {
+                    holders.clone_from(&before);
+                }
+                before.clone_from(&holders);
                 match how {
                     Break::Ask => book.holders.iter_mut().for_each(|holder| holder.broken = true),
                     Break::Force => book.free(),
@@ -671,14 +722,16 @@ impl Engine for TableEngine {
 struct Change<'a, F> {
     engine: &'a TableEngine,
     name: &'a [u8],
+    /// Who asks, if it is one who may stand in the queue.
+    asks: Option<GrantId>,
     how: F,
 }
 
 impl<T: Send, F: FnMut(&mut Book, bool) -> T + Send> Work for Change<'_, F> {
     type Answer = T;
 
-    async fn run(&mut self, connection: &mut Connection, repeated: bool) -> Result<T, Error> {
-        let Self { engine, name, how } = self;
+    async fn run(&mut self, connection: &mut Connection, unanswered: bool) -> Result<T, Error> {
+        let Self { engine, name, how, .. } = self;
         let mut read = engine.read(connection, name, true).await?;
         if read.is_none() {
             // Outside of the transaction: whoever waits for the row must not wait for this one's end.
@@ -688,8 +741,8 @@ impl<T: Send, F: FnMut(&mut Book, bool) -> T + Send> Work for Change<'_, F> {
         }
         let (state, was) = read.ok_or(Error::RowNotFound)?;
         let mut book = was.clone();
-        book.expire();
-        let answer = how(&mut book, repeated);
+        book.expire(self.asks);
+        let answer = how(&mut book, unanswered);
         let called = book.call();
         if book == was {
             connection.plain("ROLLBACK").await?;
@@ -698,7 +751,10 @@ impl<T: Send, F: FnMut(&mut Book, bool) -> T + Send> Work for Change<'_, F> {
         connection.batch(engine.texts.write(name, state, &was, &book, &called)).await?;
         #[cfg(feature = "mysql")]
         if engine.address.brand == Brand::MySql && !called.is_empty() {
-            super::ear::wake(connection, &engine.texts, &called).await?;
+            // It is done, whoever hears of it: those who wait also look by themselves.
+            if let Err(error) = super::ear::wake(connection, &engine.texts, &called).await {
+                tracing::debug!(%error, "those whose turn it is were not told");
+            }
         }
         Ok(answer)
     }

@@ -30,6 +30,10 @@ pub(super) struct Texts {
     pub(super) take: Sql,
     /// Gives back what one holds alone.
     pub(super) give_back: Sql,
+    /// Keeps a place in the queue.
+    pub(super) keep_place: Sql,
+    /// Whether anybody stands before it in the queue who is still there.
+    pub(super) before: Sql,
     /// Renews what one holds alone.
     pub(super) renew: Sql,
     /// Makes the row of a lock, if there is none.
@@ -42,8 +46,10 @@ pub(super) struct Texts {
     pub(super) sweep: Sql,
     /// The names of locks with holders or waiters whose time has long been over.
     pub(super) stale: Sql,
-    /// MySQL: whether a connection is one that listens.
+    /// MySQL: which connection listens, of those with this number.
     pub(super) listens: Sql,
+    /// MySQL: from now on this connection is one that listens; its number.
+    pub(super) ears: Sql,
     /// MySQL: waits until one of a client's waiters is called, or for a while.
     pub(super) listen: Sql,
     /// MySQL: from now on, they have heard it.
@@ -89,6 +95,13 @@ impl Texts {
                 "UPDATE {t} SET state = 0, holder = NULL WHERE name = $1 AND holder = $2 AND state = 1",
             ),
             renew: text("UPDATE {t} SET expires = {now} + $1 WHERE name = $2 AND holder = $3 AND state = 1"),
+            keep_place: text(
+                "UPDATE {t}_waiter SET kept_until = {now} + $1 WHERE name = $2 AND waiter = $3 AND called = 0",
+            ),
+            before: text(
+                "SELECT w.ticket FROM {t}_waiter w WHERE w.name = $1 AND w.kept_until > {now} AND w.ticket < \
+                 (SELECT m.ticket FROM {t}_waiter m WHERE m.name = $2 AND m.waiter = $3) LIMIT 1",
+            ),
             make: text(make),
             names: text(
                 "SELECT name FROM {t} WHERE name >= $1 AND name < $2 AND \
@@ -101,10 +114,10 @@ impl Texts {
                 "SELECT name FROM {t}_holder WHERE expires < {now} - $1 UNION \
                  SELECT name FROM {t}_waiter WHERE kept_until < {now} - $2",
             ),
-            listens: text(
-                "SELECT 1 FROM information_schema.processlist WHERE id = $1 AND \
-                 info LIKE 'SELECT IF(EXISTS(SELECT 1 FROM {t}\\_waiter WHERE client%'",
-            ),
+            listens: "SELECT CAST(IS_USED_LOCK(CONCAT('tenure_ear_', ?)) AS SIGNED)".into(),
+            ears: "SELECT CAST(CONNECTION_ID() AS SIGNED), \
+                   CAST(GET_LOCK(CONCAT('tenure_ear_', CONNECTION_ID()), 0) AS SIGNED)"
+                .into(),
             listen: text(
                 "SELECT IF(EXISTS(SELECT 1 FROM {t}_waiter WHERE client = $1 AND called = 1), 0, SLEEP($2))",
             ),
@@ -116,14 +129,24 @@ impl Texts {
     /// Reads all that is written down of a lock, and with `locked` keeps others from changing it until the end of the transaction.
     pub(super) fn read(&self, name: &[u8], locked: bool) -> String {
         let (t, now, name) = (&self.table, now(self.brand), self.brand.bytes(name));
-        let (begin, lock) = if locked { ("BEGIN; ", " FOR UPDATE") } else { ("", "") };
+        // Who only looks sees all of it as it was at one instant.
+        let (begin, lock, end) = match (locked, self.brand) {
+            (true, _) => ("BEGIN; ", " FOR UPDATE", ""),
+            (false, Brand::Postgres) => ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; ", "", "; COMMIT"),
+            (false, Brand::MySql) => (
+                "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
+                 START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY; ",
+                "",
+                "; COMMIT",
+            ),
+        };
         format!(
             "{begin}SELECT token, state, holder, owner, mode, expires, details, value, doubt, started, start_id, {now} \
              FROM {t} WHERE name = {name}{lock}; \
              SELECT holder, owner, mode, token, expires, details, broken FROM {t}_holder WHERE name = {name} \
              ORDER BY token, holder; \
              SELECT ticket, waiter, owner, mode, client, kept_until, called, details FROM {t}_waiter \
-             WHERE name = {name} ORDER BY ticket"
+             WHERE name = {name} ORDER BY ticket{end}"
         )
     }
 
@@ -286,7 +309,7 @@ pub(super) fn tables(brand: Brand, t: &str) -> [String; 3] {
                  details text NOT NULL,\n  broken bigint NOT NULL DEFAULT 0,\n  PRIMARY KEY (name, holder)\n)"
             ),
             format!(
-                "CREATE TABLE IF NOT EXISTS {t}_waiter (\n  ticket bigserial PRIMARY KEY,\n  name bytea NOT NULL,\n  \
+                "CREATE TABLE IF NOT EXISTS {t}_waiter (\n  ticket bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,\n  name bytea NOT NULL,\n  \
                  waiter bytea NOT NULL,\n  owner bytea NOT NULL,\n  mode text NOT NULL,\n  client text NOT NULL,\n  \
                  kept_until bigint NOT NULL,\n  called bigint NOT NULL DEFAULT 0,\n  details text NOT NULL,\n  \
                  CONSTRAINT {short}_waiter_once UNIQUE (name, waiter)\n)"
