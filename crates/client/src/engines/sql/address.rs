@@ -82,7 +82,10 @@ impl Address {
                 });
             }
         }
-        if (&address.tls.cert, &address.tls.key).0.is_some() != address.tls.key.is_some() {
+        if address.tls.ca.is_some() && address.tls.mode != TlsMode::Verify {
+            return Err(wrong("`ca` is for `tls=verify`".into()));
+        }
+        if address.tls.cert.is_some() != address.tls.key.is_some() {
             return Err(wrong("a client's certificate needs both `cert` and `key`".into()));
         }
         Ok(address)
@@ -196,6 +199,7 @@ mod tests {
             ("postgres://h/d?connections=1", "from 2"),
             ("postgres://h/d?tls=maybe", "`off`, `prefer` or `verify`"),
             ("postgres://h/d?cert=/x", "both `cert` and `key`"),
+            ("postgres://h/d?ca=/x&tls=off", "`tls=verify`"),
             ("postgres://h/d?fair=true", "no option `fair`"),
         ] {
             let text = parse(url).unwrap_err().to_string();

@@ -149,7 +149,7 @@ impl Book {
             self.waiters.is_empty() && self.is_free_for(ask.mode)
         };
         if granted {
-            self.token += 1;
+            self.token = self.next_token();
             return self.grant(ask, self.token, expires);
         }
         let conflicts = self.holders.iter().filter(|holder| !holder.mode.compatible_with(ask.mode));
@@ -172,6 +172,11 @@ impl Book {
         let first = held.peek()?.mode;
         let covering = held.find(|holder| holder.mode.covers(ask.mode));
         Some(covering.map(|holder| holder.token).ok_or(first))
+    }
+
+    /// Larger than all before it, also if they were forgotten: never behind the date (µs).
+    fn next_token(&self) -> i64 {
+        (self.token + 1).max(self.now * 1000)
     }
 
     fn is_free_for(&self, mode: Mode) -> bool {

@@ -59,7 +59,13 @@ impl Fault {
     /// What an error of the client crate means.
     pub(super) fn of(brand: Brand, at: &str, error: Error) -> Self {
         let Error::Database(said) = &error else {
-            if let Error::Tls(_) = &error {
+            if let Error::Decode(_) | Error::ColumnDecode { .. } = &error {
+                let message =
+                    format!("{at} has something in its tables that was never written there: {error}");
+                let error = EngineError::Damaged { engine: brand.engine(), message };
+                return Self { what: What::Refused, error };
+            }
+            if matches!(error, Error::Tls(_) | Error::Io(_)) && error.to_string().contains("ertificate") {
                 let message = format!(
                     "{at} shows a certificate that is not trusted: give the file of its authority as `?ca=`"
                 );
@@ -78,8 +84,17 @@ impl Fault {
             Meant::Silence(advice) => {
                 Self::silence(brand, What::NoAnswer, format!("{at} {advice}"), Some(error))
             }
+            Meant::Is(What::NoTable) => {
+                let message = format!("{at} lacks a table: make it with `tenure migrate`");
+                Self { what: What::NoTable, ..Self::refused(brand, message, Some(error)) }
+            }
             Meant::Is(what) => {
-                let message = format!("{at} took it back: try again");
+                let message = match what {
+                    What::LockTimeout => {
+                        format!("{at} has a row locked for long: see which client stands still")
+                    }
+                    _ => format!("{at} took it back: try again"),
+                };
                 Self { what, ..Self::silence(brand, what, message, Some(error)) }
             }
             Meant::Refused(advice) => {

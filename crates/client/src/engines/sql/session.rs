@@ -431,20 +431,27 @@ impl SessionEngine {
         } else {
             String::new()
         };
+        // Larger than all before it, also if they were forgotten: never behind the date.
+        let now = super::texts::now(brand);
         let raise = match brand {
             Brand::Postgres => format!(
-                "INSERT INTO {t}_token (name, lock_key, token) VALUES ({name}, '{key}', 1) \
-                 ON CONFLICT (lock_key) DO UPDATE SET token = {t}_token.token + 1; "
+                "INSERT INTO {t}_token (name, lock_key, token) VALUES ({name}, '{key}', {now} * 1000) \
+                 ON CONFLICT (lock_key) DO UPDATE SET token = GREATEST({t}_token.token + 1, EXCLUDED.token); "
             ),
             Brand::MySql => format!(
-                "INSERT INTO {t}_token (name, lock_key, token) VALUES ({name}, '{key}', 1) \
-                 ON DUPLICATE KEY UPDATE token = token + 1; "
+                "INSERT INTO {t}_token (name, lock_key, token) VALUES ({name}, '{key}', {now} * 1000) \
+                 ON DUPLICATE KEY UPDATE token = GREATEST(token + 1, VALUES(token)); "
             ),
+        };
+        // If the answer to the first such request was lost.
+        let again = match brand {
+            Brand::Postgres => "ON CONFLICT (name, holder) DO UPDATE SET token = EXCLUDED.token",
+            Brand::MySql => "ON DUPLICATE KEY UPDATE token = VALUES(token)",
         };
         let sql = format!(
             "BEGIN; {raise}{gone}INSERT INTO {t}_session (name, holder, owner, mode, token, details, session, born) \
              SELECT {name}, {grant}, {owner}, '{mode}', token, {details}, {session}, {born} FROM {t}_token \
-             WHERE lock_key = '{key}'; \
+             WHERE lock_key = '{key}' {again}; \
              SELECT token, name FROM {t}_token WHERE lock_key = '{key}'; COMMIT"
         );
         let rows = match self.kind {

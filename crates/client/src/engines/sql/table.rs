@@ -596,7 +596,7 @@ impl Engine for TableEngine {
             let written = self.change(grant.name.as_str().as_bytes(), |book, _| {
                 let held = book.holder(grant.id).is_some();
                 if held {
-                    (book.value, book.in_doubt) = (Some(bytes.to_vec()), false);
+                    (book.value, book.in_doubt) = ((!bytes.is_empty()).then(|| bytes.to_vec()), false);
                 }
                 held
             });

@@ -78,11 +78,15 @@ impl Texts {
         };
         let (count, answer, make) = match brand {
             Brand::Postgres => (
-                "token + 1",
+                "GREATEST(token + 1, {now} * 1000)",
                 " RETURNING token",
                 "INSERT INTO {t} (name) VALUES ($1) ON CONFLICT (name) DO NOTHING",
             ),
-            Brand::MySql => ("LAST_INSERT_ID(token + 1)", "", "INSERT IGNORE INTO {t} (name) VALUES ($1)"),
+            Brand::MySql => (
+                "LAST_INSERT_ID(GREATEST(token + 1, {now} * 1000))",
+                "",
+                "INSERT IGNORE INTO {t} (name) VALUES ($1)",
+            ),
         };
         Self {
             brand,
@@ -284,7 +288,7 @@ impl State {
 }
 
 /// The database's clock, in milliseconds.
-const fn now(brand: Brand) -> &'static str {
+pub(super) const fn now(brand: Brand) -> &'static str {
     match brand {
         Brand::Postgres => "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
         Brand::MySql => "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
