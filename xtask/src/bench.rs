@@ -13,9 +13,11 @@ named, and `tenure run` beside util-linux's flock if `command` is; or all of it.
 ratios within a run, not for comparing machines.
 
 Engines:
-  file     flock(2), alone and with a synced token
-  redis    SET NX PX, alone and with a token, and the crate rslock, on one Redis
-  redlock  Redlock by hand, and the crate rslock, on five
+  file      flock(2), alone and with a synced token
+  redis     SET NX PX, alone and with a token, and the crate rslock, on one Redis
+  redlock   Redlock by hand, and the crate rslock, on five
+  mysql     the SQL of `table`, `row` and `named` by hand, on one MariaDB each
+  postgres  the SQL of `table`, `row` and `advisory` by hand, on one PostgreSQL each
 
 Options:
   --rounds N   rounds of each contender, interleaved [default: 5]
@@ -25,6 +27,7 @@ Examples:
   cargo xtask bench
   cargo xtask bench file
   cargo xtask bench redis redlock
+  cargo xtask bench mysql postgres --seconds 1
   cargo xtask bench command
   cargo xtask bench file --rounds 3 --seconds 1
 ";

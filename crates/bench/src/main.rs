@@ -71,10 +71,14 @@ fn measure(plan: &Plan) -> Result<()> {
     // One for the whole run: a connection is driven by the runtime that it was opened on.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     for engine in &plan.engines {
-        let lineup = runtime.block_on(engines::start(engine))?;
-        for workload in workload::ALL {
-            let rounds = workload::measure(&runtime, workload, &lineup.contenders, plan.rounds, plan.round)?;
-            report::table(engine, workload, &rounds);
+        for recipe in engines::recipes(engine) {
+            let lineup = runtime.block_on(engines::start(engine, recipe))?;
+            let title = if recipe.is_empty() { engine.clone() } else { format!("{engine}, {recipe}") };
+            for workload in workload::ALL {
+                let rounds =
+                    workload::measure(&runtime, workload, &lineup.contenders, plan.rounds, plan.round)?;
+                report::table(&title, workload, &rounds);
+            }
         }
     }
     if plan.command {

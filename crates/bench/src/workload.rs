@@ -71,6 +71,11 @@ impl Workload {
     }
 }
 
+/// The names of all locks, for those who make them beforehand.
+pub(crate) fn keys() -> impl Iterator<Item = String> {
+    std::iter::once(Workload::Together.key(0)).chain((0..CLIENTS).map(|client| Workload::Apart.key(client)))
+}
+
 /// What one round of one contender came to.
 #[derive(Clone, Debug)]
 pub(crate) struct Round {

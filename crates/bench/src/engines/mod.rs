@@ -1,9 +1,12 @@
 //! The contenders of each engine: bare recipes first, then other crates, ours last.
 
 mod file;
+mod mysql;
+mod postgres;
 mod redis;
 mod redlock;
 mod rslock;
+mod sql;
 mod tenure;
 
 use std::any::Any;
@@ -12,9 +15,18 @@ use anyhow::Result;
 
 use crate::workload::Contender;
 
-pub(crate) const NAMES: [&str; 3] = ["file", "redis", "redlock"];
+pub(crate) const NAMES: [&str; 5] = ["file", "redis", "redlock", "mysql", "postgres"];
 
-/// Who is measured on an engine.
+/// What is measured of an engine, one after the other: its recipes, if there are several that have nothing in common.
+pub(crate) fn recipes(engine: &str) -> &'static [&'static str] {
+    match engine {
+        "mysql" => &["table", "row", "named"],
+        "postgres" => &["table", "row", "advisory"],
+        _ => &[""],
+    }
+}
+
+/// Who is measured on an engine, with one recipe.
 pub(crate) struct Lineup {
     pub(crate) contenders: Vec<Box<dyn Contender>>,
     /// The folder or the servers on which they meet, which must outlive them.
@@ -22,11 +34,13 @@ pub(crate) struct Lineup {
 }
 
 /// Starts what the engine needs, and connects to it: connections are driven by the runtime that awaits this.
-pub(crate) async fn start(engine: &str) -> Result<Lineup> {
+pub(crate) async fn start(engine: &str, recipe: &str) -> Result<Lineup> {
     match engine {
         "file" => file::lineup().await,
         "redis" => redis::lineup().await,
         "redlock" => redlock::lineup().await,
+        "mysql" => mysql::lineup(recipe).await,
+        "postgres" => postgres::lineup(recipe).await,
         _ => unreachable!("engines are checked against their names"),
     }
 }
