@@ -17,8 +17,12 @@ const TABLES: &str = "
     CREATE TABLE bare_row (name varchar(255) PRIMARY KEY) ENGINE = InnoDB;
     CREATE TABLE bare_token (name varchar(255) PRIMARY KEY, token bigint NOT NULL) ENGINE = InnoDB;";
 
+/// The sizes that MariaDB has by default. With the small ones of a test it would be busy making room in its log.
+const AS_IT_COMES: [&str; 2] = ["--innodb-log-file-size=96M", "--innodb-buffer-pool-size=128M"];
+
 pub(crate) async fn lineup(recipe: &str) -> Result<Lineup> {
-    let server = MariaDb::builder().arg(format!("--max-connections={}", sql::MAX_CONNECTIONS)).start();
+    let connections = format!("--max-connections={}", sql::MAX_CONNECTIONS);
+    let server = MariaDb::builder().arg(connections).args(AS_IT_COMES).start();
     let names = sql::rows_of_names();
     server.sql(&format!(
         "{TABLES} INSERT INTO bare_lock (name) VALUES {names}; INSERT INTO bare_row (name) VALUES {names}"
