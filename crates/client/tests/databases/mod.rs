@@ -1,0 +1,148 @@
+//! What a database may do to those who lock with it: one suite, on real servers of both.
+
+pub(crate) mod clock;
+pub(crate) mod crash;
+pub(crate) mod crowd;
+pub(crate) mod names;
+pub(crate) mod refusals;
+pub(crate) mod rows;
+pub(crate) mod severed;
+
+use std::time::Duration;
+
+use tenure::fence::SqlDatabase;
+use tenure::{Client, ConnectError};
+
+/// Longer than any test waits: nothing that a test sees can be due to its end.
+pub(crate) const LONG: Duration = Duration::from_mins(10);
+
+/// How long something may take on a slow machine.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+
+/// The time zone of those servers that have one, and when it is set back from 3 to 2 o'clock: then it has an hour twice.
+pub(crate) const ZONE: &str = "Europe/Berlin";
+pub(crate) const SET_BACK_AT_S: i64 = 1_950_742_800;
+
+/// A server, and what is different about its sort.
+pub(crate) trait Database: Send + Sync + Sized + 'static {
+    type Driver: SqlDatabase;
+
+    /// The recipe of locks that a session holds.
+    const SESSION: &'static str;
+
+    /// A module of the contract's suite, whose helper process can be started.
+    const HELPER: &'static str;
+
+    fn start() -> Self;
+
+    /// With 20 connections at the most.
+    fn start_small() -> Self;
+
+    /// On a clock of its own, and in [`ZONE`].
+    fn start_with_clock() -> Self;
+
+    fn url(&self) -> String;
+
+    /// Its answer, with a line for each row.
+    fn sql(&self, statement: &str) -> String;
+
+    fn kill(&mut self);
+
+    fn restart(&mut self);
+
+    fn step_clock(&mut self, by_s: i64);
+
+    /// What its wall clock shows, in its own zone and in UTC: seconds since 1970.
+    fn clocks_s(&self) -> (i64, i64);
+
+    /// How many of its sessions wait for a lock.
+    fn waiting(&self) -> usize;
+
+    /// Ends all connections of Tenure.
+    fn end_connections(&self);
+
+    /// Whether it can be written to by those who are not its administrators.
+    fn set_read_only(&self, read_only: bool);
+
+    /// A user who has to show a password, and may do nothing but log in.
+    fn add_user(&mut self, name: &str, password: &str);
+
+    /// Lets a user read and write all tables that there are.
+    fn let_use_tables(&self, name: &str);
+
+    /// Fails unless so many rows of this table are locked, each for itself, and nothing of it that is larger.
+    fn assert_rows_locked(&self, table: &str, rows: usize);
+
+    /// The URL of a recipe, with other options after it.
+    fn recipe(&self, recipe: &str, options: &str) -> String {
+        format!("{}?recipe={recipe}{options}", self.url())
+    }
+
+    /// The same, for another user and another database.
+    fn login(&self, login: &str, database: &str) -> String {
+        let url = self.url();
+        let (scheme, rest) = url.split_once("://").unwrap();
+        let host = rest.split_once('@').unwrap().1.split_once('/').unwrap().0;
+        format!("{scheme}://{login}@{host}/{database}")
+    }
+
+    fn database(&self) -> String {
+        self.url().rsplit('/').next().unwrap().to_owned()
+    }
+}
+
+pub(crate) fn recipes<D: Database>() -> [&'static str; 3] {
+    ["table", "row", D::SESSION]
+}
+
+/// Those whose locks end with a connection.
+pub(crate) fn session_recipes<D: Database>() -> [&'static str; 2] {
+    ["row", D::SESSION]
+}
+
+pub(crate) async fn connect(url: &str) -> Client {
+    Client::connect(url).await.unwrap_or_else(|error| panic!("{url}: {error}"))
+}
+
+/// Why there is no client of this URL.
+pub(crate) async fn refusal(url: &str) -> String {
+    let refused = Client::connect(url).await;
+    let error = refused.map(|_| ()).expect_err("it is refused");
+    assert!(matches!(error, ConnectError::Engine(_)), "{error:?}");
+    error.to_string()
+}
+
+/// Holds a database to the suite.
+macro_rules! fault_suite {
+    ($database:ty) => {
+        $crate::databases::fault_suite! { $database;
+            clock: a_clock_that_jumps_ahead_lets_a_second_one_in_and_the_fence_refuses_the_first,
+                a_clock_that_is_set_back_lets_nobody_in,
+                an_hour_that_a_zone_has_twice_is_two_hours;
+            crash: a_server_that_is_killed_under_load_loses_no_increment,
+                a_restart_leaves_table_locks_and_is_told_to_those_who_held_by_a_session,
+                a_killed_process_frees_its_locks;
+            crowd: two_hundred_get_their_turn_on_a_server_with_twenty_connections,
+                a_server_without_a_connection_left_is_said_to_be;
+            names: names_are_compared_byte_by_byte;
+            refusals: a_read_only_server_is_said_to_be_and_leaves_nothing_locked,
+                a_wrong_login_is_said_and_no_password_repeated,
+                who_may_not_create_tables_is_told_how_and_can_lock_afterwards;
+            rows: a_row_is_locked_and_nothing_else;
+            severed: a_session_lock_is_lost_with_its_connection_and_whoever_waits_gets_it,
+                a_table_lock_does_not_notice_that_connections_end;
+        }
+    };
+    ($database:ty; $($module:ident: $($case:ident),+;)+) => {
+        $(mod $module {
+            use super::*;
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $case() {
+                    $crate::databases::$module::$case::<$database>().await;
+                }
+            )+
+        })+
+    };
+}
+pub(crate) use fault_suite;

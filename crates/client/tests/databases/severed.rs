@@ -1,0 +1,47 @@
+//! A database that ends connections, as an administrator or a proxy makes it do.
+
+use std::time::Duration;
+
+use tenure::contract::within;
+use tenure::{LostReason, Release};
+use tenure_testkit::eventually;
+
+use super::{Database, LONG, PATIENCE, connect, session_recipes};
+
+pub(crate) async fn a_session_lock_is_lost_with_its_connection_and_whoever_waits_gets_it<D: Database>() {
+    let server = D::start();
+    for recipe in session_recipes::<D>() {
+        let (holder, waiter) =
+            (connect(&server.recipe(recipe, "")).await, connect(&server.recipe(recipe, "")).await);
+        let held = holder.lock("a").ttl(Duration::from_secs(6)).acquire().await.unwrap();
+        let waiting = tokio::spawn(waiter.lock("a").ttl(LONG).acquire());
+        eventually("somebody waits", || server.waiting() == 1);
+        server.end_connections();
+        let lost = within(PATIENCE, "the holder is told", held.lost()).await;
+        assert_eq!(lost, LostReason::Disconnected, "{recipe}");
+        let next = within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap();
+        assert!(next.token() > held.token(), "{recipe}: {next:?} after {held:?}");
+        assert_eq!(held.release().await.unwrap(), Release::AlreadyLost(LostReason::Disconnected));
+        assert_eq!(next.release().await.unwrap(), Release::Released);
+    }
+}
+
+pub(crate) async fn a_table_lock_does_not_notice_that_connections_end<D: Database>() {
+    let server = D::start();
+    let (holder, waiter) = (connect(&server.url()).await, connect(&server.url()).await);
+    let held = holder.lock("a").ttl(Duration::from_secs(10)).acquire().await.unwrap();
+    let waiting = tokio::spawn(waiter.lock("a").ttl(LONG).acquire());
+    let seen = async || holder.inspect("a").await.unwrap().waiters.len() == 1;
+    tenure::contract::eventually(PATIENCE, "the waiter is seen", seen).await;
+    for _ in 0..3 {
+        server.end_connections();
+        let deadline = held.deadline();
+        eventually("it is renewed", || held.deadline() > deadline);
+    }
+    assert!(held.check().is_ok() && !waiting.is_finished());
+    server.end_connections();
+    let token = held.token();
+    assert_eq!(held.release().await.unwrap(), Release::Released);
+    let next = within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap();
+    assert!(next.token() > token);
+}

@@ -1,0 +1,108 @@
+//! What MariaDB may do to those who lock with it.
+
+use std::process::Command;
+
+use tenure_testkit::{MariaDb, find_program};
+
+use crate::databases::{Database, ZONE, fault_suite};
+
+fault_suite!(MariaDb);
+
+impl Database for MariaDb {
+    type Driver = sqlx::MySql;
+
+    const SESSION: &'static str = "named";
+    const HELPER: &'static str = "mysql::contract::table::helper";
+
+    fn start() -> Self {
+        Self::start()
+    }
+
+    fn start_small() -> Self {
+        Self::builder().arg("--max-connections=20").start()
+    }
+
+    fn start_with_clock() -> Self {
+        let mariadb = Self::builder().faketime().start();
+        let mut zone = Command::new(find_program("mariadb-tzinfo-to-sql").unwrap());
+        zone.arg("--skip-write-binlog").arg(format!("/usr/share/zoneinfo/{ZONE}")).arg(ZONE);
+        let zone = String::from_utf8(zone.output().unwrap().stdout).unwrap();
+        mariadb.sql(&format!("USE mysql; {zone}"));
+        mariadb.sql(&format!("SET GLOBAL time_zone = '{ZONE}'"));
+        mariadb
+    }
+
+    fn url(&self) -> String {
+        self.url()
+    }
+
+    fn sql(&self, statement: &str) -> String {
+        self.sql(statement)
+    }
+
+    fn kill(&mut self) {
+        self.kill();
+    }
+
+    fn restart(&mut self) {
+        self.restart();
+    }
+
+    fn step_clock(&mut self, by_s: i64) {
+        self.step_clock(by_s);
+    }
+
+    fn clocks_s(&self) -> (i64, i64) {
+        let seconds = |of: &str| {
+            self.sql(&format!("SELECT TIMESTAMPDIFF(SECOND, '1970-01-01', {of})")).parse().unwrap()
+        };
+        (seconds("NOW()"), seconds("UTC_TIMESTAMP()"))
+    }
+
+    fn waiting(&self) -> usize {
+        // The views of InnoDB are not made anew for those who look again and again.
+        let waiting = "SELECT CAST(VARIABLE_VALUE AS SIGNED) + \
+                       (SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock') \
+                       FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'INNODB_ROW_LOCK_CURRENT_WAITS'";
+        self.sql(waiting).parse().unwrap()
+    }
+
+    fn end_connections(&self) {
+        let connections =
+            "SELECT ID FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID() AND DB = 'tenure'";
+        for connection in self.sql(connections).lines() {
+            // It may have ended meanwhile.
+            let _ = self.try_sql(&format!("KILL {connection}"));
+        }
+    }
+
+    fn set_read_only(&self, read_only: bool) {
+        self.sql(&format!("SET GLOBAL read_only = {read_only}"));
+    }
+
+    fn add_user(&mut self, name: &str, password: &str) {
+        self.sql(&format!("CREATE USER {name} IDENTIFIED BY '{password}'"));
+    }
+
+    fn let_use_tables(&self, name: &str) {
+        self.sql(&format!("GRANT SELECT, INSERT, UPDATE, DELETE ON tenure.* TO {name}"));
+    }
+
+    fn assert_rows_locked(&self, table: &str, rows: usize) {
+        self.sql("SET GLOBAL innodb_status_output_locks = ON");
+        let status = self.sql("SHOW ENGINE INNODB STATUS").replace("\\n", "\n");
+        let of_table = |sort: &str| -> Vec<String> {
+            let is_it = |line: &&str| line.starts_with(sort) && line.contains(&format!("`{table}`"));
+            status.lines().filter(is_it).map(str::to_owned).collect()
+        };
+        let (tables, records) = (of_table("TABLE LOCK"), of_table("RECORD LOCKS"));
+        assert!(
+            tables.len() == rows && tables.iter().all(|lock| lock.ends_with("lock mode IX")),
+            "{tables:?}"
+        );
+        let are_rows = records
+            .iter()
+            .all(|lock| lock.contains("n bits") && lock.ends_with("lock_mode X locks rec but not gap"));
+        assert!(records.len() == rows && are_rows, "{records:?}");
+    }
+}

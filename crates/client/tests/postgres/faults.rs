@@ -1,0 +1,96 @@
+//! What PostgreSQL may do to those who lock with it.
+
+use std::fs;
+
+use tenure_testkit::{Postgres, eventually};
+
+use crate::databases::{Database, ZONE, fault_suite};
+
+fault_suite!(Postgres);
+
+impl Database for Postgres {
+    type Driver = sqlx::Postgres;
+
+    const SESSION: &'static str = "advisory";
+    const HELPER: &'static str = "postgres::contract::table::helper";
+
+    fn start() -> Self {
+        Self::start()
+    }
+
+    fn start_small() -> Self {
+        Self::builder().args(["-c", "max_connections=20"]).start()
+    }
+
+    fn start_with_clock() -> Self {
+        Self::builder().faketime().arg("-c").arg(format!("timezone={ZONE}")).start()
+    }
+
+    fn url(&self) -> String {
+        self.url()
+    }
+
+    fn sql(&self, statement: &str) -> String {
+        self.sql(statement)
+    }
+
+    fn kill(&mut self) {
+        self.kill();
+    }
+
+    fn restart(&mut self) {
+        self.restart();
+    }
+
+    fn step_clock(&mut self, by_s: i64) {
+        self.step_clock(by_s);
+    }
+
+    fn clocks_s(&self) -> (i64, i64) {
+        let seconds =
+            |of: &str| self.sql(&format!("SELECT floor(extract(epoch FROM {of}))::bigint")).parse().unwrap();
+        // Without its zone, a time is taken for one in UTC.
+        (seconds("clock_timestamp()::timestamp"), seconds("clock_timestamp()"))
+    }
+
+    fn waiting(&self) -> usize {
+        self.sql("SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted").parse().unwrap()
+    }
+
+    fn end_connections(&self) {
+        self.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tenure'");
+    }
+
+    fn set_read_only(&self, read_only: bool) {
+        self.sql(&format!("ALTER SYSTEM SET default_transaction_read_only = {read_only}"));
+        self.sql("SELECT pg_reload_conf()");
+        let set = if read_only { "on" } else { "off" };
+        eventually("it to read its settings", || self.sql("SHOW default_transaction_read_only") == set);
+    }
+
+    fn add_user(&mut self, name: &str, password: &str) {
+        self.sql(&format!("CREATE ROLE {name} LOGIN PASSWORD '{password}'"));
+        let rules = self.folder().join("data/pg_hba.conf");
+        let others = fs::read_to_string(&rules).unwrap();
+        let asked = "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
+        fs::write(&rules, format!("{asked}{others}")).unwrap();
+        self.restart();
+    }
+
+    fn let_use_tables(&self, name: &str) {
+        self.sql(&format!("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {name}"));
+        self.sql(&format!("GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {name}"));
+    }
+
+    fn assert_rows_locked(&self, table: &str, rows: usize) {
+        self.sql("CREATE EXTENSION IF NOT EXISTS pgrowlocks");
+        let locked = self.sql(&format!("SELECT modes FROM pgrowlocks('{table}')"));
+        assert_eq!(locked.lines().collect::<Vec<_>>(), vec!["{\"For Update\"}"; rows]);
+        let on_tables = self.sql(
+            "SELECT DISTINCT mode FROM pg_locks WHERE locktype = 'relation' AND pid <> pg_backend_pid()",
+        );
+        let weak = ["AccessShareLock", "RowShareLock", "RowExclusiveLock"];
+        assert!(on_tables.lines().all(|mode| weak.contains(&mode)), "{on_tables}");
+        assert_eq!(on_tables.contains("RowShareLock"), rows > 0, "{on_tables}");
+    }
+}
