@@ -119,6 +119,8 @@ fn postgres(address: &Address) -> PgConnectOptions {
         .port(port)
         .database(&address.authority.path)
         .application_name("tenure")
+        // Nothing here is a float, and a proxy may refuse to hear of it.
+        .extra_float_digits(None)
         .disable_statement_logging()
         .ssl_mode(match address.tls.mode {
             TlsMode::Off => PgSslMode::Disable,
@@ -203,6 +205,7 @@ impl Connection {
     }
 
     /// The first row of an answer.
+    #[cfg(feature = "mysql")]
     pub(super) async fn row(&mut self, sql: &Sql, args: &[Arg<'_>]) -> Result<Option<Row>, Error> {
         Ok(self.rows(sql, args).await?.into_iter().next())
     }

@@ -135,6 +135,10 @@ const LOGIN: &str = "user, password or database is wrong: correct the URL";
 const DENIED: &str = "this user may not do it: let somebody who may create the tables (`tenure migrate --print` shows how), and let it read and write them";
 const READ_ONLY: &str = "it is read-only, perhaps a replica: connect to the one that may be written to";
 
+/// Through such a proxy, each transaction may be in another session, where neither locks nor prepared statements are one's own.
+pub(super) const POOLED: &str =
+    "a proxy in between pools transactions: connect to the database itself, or have the proxy pool sessions";
+
 fn of_postgres(code: &str) -> Meant {
     match code {
         "53300" | "53400" => Meant::Silence(FULL),
@@ -148,6 +152,8 @@ fn of_postgres(code: &str) -> Meant {
         "42P01" | "42703" | "3F000" => Meant::Is(What::NoTable),
         "55P03" => Meant::Is(What::LockTimeout),
         "25006" => Meant::Refused(READ_ONLY),
+        // A prepared statement that is there before it is made, or is not there after that.
+        "42P05" | "26000" => Meant::Refused(POOLED),
         "42501" => Meant::Refused(DENIED),
         "3D000" => Meant::Refused(LOGIN),
         _ if code.starts_with("28") => Meant::Refused(LOGIN),

@@ -18,7 +18,7 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use super::address::Address;
 use super::connection::{Connection, Row};
-use super::fault::{Fault, What};
+use super::fault::{self, Fault, What};
 use super::link::{Lent, Link};
 use super::{Brand, Recipe, table};
 use crate::capabilities::{Capabilities, Expiry, Reach, Waking};
@@ -604,16 +604,16 @@ async fn refuse_a_pooler(locks: &Link, short: &Link) -> Result<(), Fault> {
     let mut numbers = Vec::new();
     for connection in [&mut one.connection, &mut other.connection] {
         let asked = async {
-            let row = connection.row(&"SELECT pg_backend_pid()::bigint".into(), &[]).await;
-            row.and_then(|row| row.ok_or(Error::RowNotFound)?.int(0)).map_err(|error| locks.fault(error))
+            // Not prepared: of two who prepare a statement in the same session, the second is refused before it can be asked.
+            let answers = connection.batch("SELECT pg_backend_pid()::bigint".into()).await;
+            let number =
+                |answers: Vec<Vec<Row>>| answers.iter().flatten().next().ok_or(Error::RowNotFound)?.int(0);
+            answers.and_then(number).map_err(|error| locks.fault(error))
         };
         numbers.push(locks.within(locks.limit(), What::NoAnswer, asked).await?);
     }
     if numbers[0] == numbers[1] {
-        return Err(locks.refused(
-            "two connections lead to the same session, so there is a proxy in between that pools transactions: \
-             connect to the database itself, have the proxy pool sessions, or use `recipe=table`",
-        ));
+        return Err(locks.refused(fault::POOLED));
     }
     locks.put_back(one);
     short.put_back(other);
