@@ -33,6 +33,7 @@ const NEEDED: &[Package] = &[
     // These two bring their client programs with them.
     package("postgresql", "the engine under test, and psql, through which tests ask it"),
     package("mariadb-server", "the engine under test, and mariadb, through which tests ask it"),
+    package("pgbouncer", "a pool between clients and PostgreSQL"),
     package("libfaketime", "servers whose clock is stepped"),
     package("util-linux", "setpriv: servers that die with their test, programs that are not root"),
     package("mount", "disks that are full"),

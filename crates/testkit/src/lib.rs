@@ -24,6 +24,7 @@
 //! | --- | --- |
 //! | a Redis of one's own, or one for all tests of a binary | [`Redis::start`], [`Redis::builder`], [`Redis::shared`] |
 //! | a PostgreSQL or a MariaDB, in the same ways | [`Postgres`], [`MariaDb`] |
+//! | a pool between clients and a PostgreSQL | [`PgBouncer`] |
 //! | any other server as a supervised child | [`Process`] |
 //! | a free port | [`free_port`] |
 //! | a network that is cut, severed, or loses answers | [`Proxy`] |
@@ -44,6 +45,7 @@ mod faketime;
 mod family;
 mod guard;
 mod mariadb;
+mod pgbouncer;
 mod port;
 mod postgres;
 mod process;
@@ -60,6 +62,7 @@ mod wait;
 pub use disk::SmallDisk;
 pub use faketime::Faketime;
 pub use mariadb::{MariaDb, MariaDbBuilder};
+pub use pgbouncer::{PgBouncer, Pooling};
 pub use port::free_port;
 pub use postgres::{Postgres, PostgresBuilder};
 pub use process::Process;

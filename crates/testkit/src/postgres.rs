@@ -21,7 +21,7 @@ use crate::{program, sql, user};
 
 /// The user that Debian's package makes, since PostgreSQL refuses to be root. Also the name of its program,
 /// of its first role and of its first database.
-const POSTGRES: &str = "postgres";
+pub(crate) const POSTGRES: &str = "postgres";
 
 /// A killed PostgreSQL leaves a small piece of System V shared memory, of which a machine has only 4096. Its
 /// number is the second one in the seventh line of this file, which a PostgreSQL that ends by itself removes.
@@ -262,7 +262,7 @@ fn initdb(data: &Path) -> Command {
     initdb
 }
 
-fn ask(port: u16, limit: Duration, statement: &str) -> Result<String, String> {
+pub(crate) fn ask(port: u16, limit: Duration, statement: &str) -> Result<String, String> {
     let mut psql = Command::new(program::require_beside(&program::require(POSTGRES), "psql"));
     sql::forget_variables(&mut psql, "PG");
     psql.args(["--no-psqlrc", "--no-password", "-qAt", "-v", "ON_ERROR_STOP=1"]);

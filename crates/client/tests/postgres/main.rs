@@ -4,5 +4,6 @@ mod contract;
 #[path = "../databases/mod.rs"]
 mod databases;
 mod faults;
+mod pooled;
 #[path = "../proxies/mod.rs"]
 mod proxies;
