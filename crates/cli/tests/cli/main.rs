@@ -1,6 +1,7 @@
 //! The command, as its users have it: real processes, real terminals, real locks.
 
 mod config;
+mod databases;
 mod ending;
 mod exits;
 mod help;

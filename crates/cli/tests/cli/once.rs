@@ -50,6 +50,22 @@ fn eight_servers_send_one_message_a_hundred_times_in_a_row() {
     });
 }
 
+/// Servers that share nothing but the locks at a URL start the job at once, five times.
+pub(crate) fn eight_servers_send_one_message(url: &str) {
+    let servers: Vec<_> = (0..SERVERS).map(|_| Place::with_locks_at(url)).collect();
+    for round in 0..5 {
+        let name = format!("sms-{round}");
+        let start = |place: &Place| place.run(&["run", "--once-per", "1m", &name, "--", "sh", "-c", SEND]);
+        let done: Vec<Done> = std::thread::scope(|scope| {
+            let running: Vec<_> = servers.iter().map(|place| scope.spawn(move || start(place))).collect();
+            running.into_iter().map(|server| server.join().unwrap()).collect()
+        });
+        let sent: usize = servers.iter().map(|place| place.lines(&format!("sent-{name}")).len()).sum();
+        assert_eq!(sent, 1, "{done:#?}");
+        assert!(done.iter().all(|done| done.code == Some(0)), "{done:#?}");
+    }
+}
+
 /// The servers' clocks stand on both sides of a minute, and some are an hour off: whose clock is it that counts?
 #[test]
 fn a_minutes_boundary_and_false_clocks_do_not_make_it_two() {

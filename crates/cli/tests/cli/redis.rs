@@ -2,7 +2,8 @@
 
 use tenure_testkit::{Process, Proxy, Redis, eventually};
 
-use crate::place::{Done, Pids, Place, is_alive};
+use crate::once::eight_servers_send_one_message;
+use crate::place::{Pids, Place, is_alive};
 
 /// A command that does not end when it is told to, with another one of its own that has left the process group.
 const DEAF: &str = "trap 'echo told >> told' TERM; echo $$ >> pids
@@ -17,21 +18,7 @@ fn start(place: &Place, options: &[&str], script: &str) -> Process {
 
 #[test]
 fn eight_servers_send_one_message_over_redis() {
-    let redis = Redis::shared();
-    let servers: Vec<_> = (0..8).map(|_| Place::with_locks_at(redis.url())).collect();
-    for round in 0..5 {
-        let name = format!("sms-{round}");
-        let start = |place: &Place| {
-            place.run(&["run", "--once-per", "1h", &name, "--", "sh", "-c", "echo sent >> sent-$TENURE_LOCK"])
-        };
-        let done: Vec<Done> = std::thread::scope(|scope| {
-            let running: Vec<_> = servers.iter().map(|place| scope.spawn(move || start(place))).collect();
-            running.into_iter().map(|server| server.join().unwrap()).collect()
-        });
-        let sent: usize = servers.iter().map(|place| place.lines(&format!("sent-{name}")).len()).sum();
-        assert_eq!(sent, 1, "{done:#?}");
-        assert!(done.iter().all(|done| done.code == Some(0)), "{done:#?}");
-    }
+    eight_servers_send_one_message(&Redis::shared().url());
 }
 
 #[test]
