@@ -78,12 +78,15 @@ pub(crate) async fn a_server_that_is_killed_under_load_loses_no_increment<D: Dat
     for recipe in recipes::<D>() {
         loads.push((recipe, Load::start(&server.recipe(recipe, TIMEOUT)).await));
     }
-    for _ in 0..3 {
-        loads.iter().for_each(|(recipe, load)| load.goes_on(recipe));
-        server.kill();
-        server.restart();
+    for restarts in 0..=3 {
+        if restarts > 0 {
+            server.kill();
+            server.restart();
+        }
+        for (recipe, load) in &loads {
+            load.goes_on(recipe);
+        }
     }
-    loads.iter().for_each(|(recipe, load)| load.goes_on(recipe));
     for (recipe, load) in loads {
         load.end(recipe).await;
     }
