@@ -45,9 +45,6 @@ async fn what_a_pool_of_transactions_does_to_a_table_lock_is_said() {
     let pool = PgBouncer::before(&postgres, Pooling::Transactions);
     let (one, other) = (connect(&pool.url()).await, connect(&pool.url()).await);
     one.lock("a").ttl(LONG).acquire().await.unwrap().release().await.unwrap();
-    let refused = match other.lock("b").ttl(LONG).acquire().await {
-        Ok(guard) => guard.release().await.unwrap_err().to_string(),
-        Err(error) => error.to_string(),
-    };
+    let refused = other.once_per("b", LONG).begin().await.unwrap_err().to_string();
     assert!(refused.contains("pools transactions"), "{refused}");
 }
