@@ -55,11 +55,13 @@ pub(crate) trait Database: Send + Sync + Sized + 'static {
     /// What its wall clock shows, in its own zone and in UTC: seconds since 1970.
     fn clocks_s(&self) -> (i64, i64);
 
-    /// How many of its sessions wait for a lock.
-    fn waiting(&self) -> usize;
+    /// The numbers of Tenure's connections.
+    fn connections(&self) -> Vec<String>;
 
-    /// Ends all connections of Tenure.
-    fn end_connections(&self);
+    /// The numbers of those that wait for a lock of the database.
+    fn waiting(&self) -> Vec<String>;
+
+    fn end(&self, connection: &str);
 
     /// Whether it can be written to by those who are not its administrators.
     fn set_read_only(&self, read_only: bool);
@@ -86,6 +88,10 @@ pub(crate) trait Database: Send + Sync + Sized + 'static {
         format!("{scheme}://{login}@{host}/{database}")
     }
 
+    fn end_connections(&self) {
+        self.connections().iter().for_each(|connection| self.end(connection));
+    }
+
     fn database(&self) -> String {
         self.url().rsplit('/').next().unwrap().to_owned()
     }
@@ -98,6 +104,10 @@ pub(crate) fn recipes<D: Database>() -> [&'static str; 3] {
 /// Those whose locks end with a connection.
 pub(crate) fn session_recipes<D: Database>() -> [&'static str; 2] {
     ["row", D::SESSION]
+}
+
+pub(crate) fn lines(text: &str) -> Vec<String> {
+    text.lines().map(str::to_owned).collect()
 }
 
 pub(crate) async fn connect(url: &str) -> Client {
@@ -129,7 +139,8 @@ macro_rules! fault_suite {
                 a_wrong_login_is_said_and_no_password_repeated,
                 who_may_not_create_tables_is_told_how_and_can_lock_afterwards;
             rows: a_row_is_locked_and_nothing_else;
-            severed: a_session_lock_is_lost_with_its_connection_and_whoever_waits_gets_it,
+            severed: a_waiter_goes_on_waiting_when_its_connection_ends,
+                a_session_lock_is_lost_with_its_connection_and_whoever_waits_gets_it,
                 a_table_lock_does_not_notice_that_connections_end;
         }
     };

@@ -81,7 +81,8 @@ pub(crate) async fn who_may_not_create_tables_is_told_how_and_can_lock_afterward
         let client = connect(&format!("{login}?recipe={recipe}")).await;
         let guard = client.lock("a").ttl(LONG).acquire().await.unwrap();
         let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
-        let seen = async || server.waiting() == 1 || client.inspect("a").await.unwrap().waiters.len() == 1;
+        let seen =
+            async || server.waiting().len() == 1 || client.inspect("a").await.unwrap().waiters.len() == 1;
         tenure::contract::eventually(PATIENCE, "the waiter is seen", seen).await;
         assert_eq!(client.inspect("a").await.unwrap().holders.len(), 1, "{recipe}");
         guard.release().await.unwrap();

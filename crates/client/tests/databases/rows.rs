@@ -12,7 +12,7 @@ pub(crate) async fn a_row_is_locked_and_nothing_else<D: Database>() {
     let first = client.lock("b").ttl(LONG).acquire().await.unwrap();
     server.assert_rows_locked("tenure_lock_row", 1);
     let waiting = tokio::spawn(client.lock("b").ttl(LONG).acquire());
-    eventually("somebody waits", || server.waiting() == 1);
+    eventually("somebody waits", || server.waiting().len() == 1);
     // Names before and after it, none of which has a row yet.
     let mut others = Vec::new();
     for name in ["a", "c", "bb"] {

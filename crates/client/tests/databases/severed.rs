@@ -8,15 +8,37 @@ use tenure_testkit::eventually;
 
 use super::{Database, LONG, PATIENCE, connect, session_recipes};
 
+pub(crate) async fn a_waiter_goes_on_waiting_when_its_connection_ends<D: Database>() {
+    let server = D::start();
+    for recipe in session_recipes::<D>() {
+        let client = connect(&server.recipe(recipe, "")).await;
+        let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+        let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+        for _ in 0..3 {
+            let before = eventually("somebody waits", || server.waiting().pop());
+            server.end(&before);
+            eventually("it waits on another connection", || {
+                server.waiting().iter().any(|connection| *connection != before)
+            });
+        }
+        assert!(held.check().is_ok() && !waiting.is_finished(), "{recipe}");
+        let token = held.token();
+        assert_eq!(held.release().await.unwrap(), Release::Released, "{recipe}");
+        let next = within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap();
+        assert!(next.token() > token, "{recipe}: {next:?} after {token:?}");
+    }
+}
+
 pub(crate) async fn a_session_lock_is_lost_with_its_connection_and_whoever_waits_gets_it<D: Database>() {
     let server = D::start();
     for recipe in session_recipes::<D>() {
-        let (holder, waiter) =
-            (connect(&server.recipe(recipe, "")).await, connect(&server.recipe(recipe, "")).await);
+        let holder = connect(&server.recipe(recipe, "")).await;
         let held = holder.lock("a").ttl(Duration::from_secs(6)).acquire().await.unwrap();
+        let of_holder = server.connections();
+        let waiter = connect(&server.recipe(recipe, "")).await;
         let waiting = tokio::spawn(waiter.lock("a").ttl(LONG).acquire());
-        eventually("somebody waits", || server.waiting() == 1);
-        server.end_connections();
+        eventually("somebody waits", || server.waiting().len() == 1);
+        of_holder.iter().for_each(|connection| server.end(connection));
         let lost = within(PATIENCE, "the holder is told", held.lost()).await;
         assert_eq!(lost, LostReason::Disconnected, "{recipe}");
         let next = within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap();

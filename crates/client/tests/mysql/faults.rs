@@ -4,7 +4,7 @@ use std::process::Command;
 
 use tenure_testkit::{MariaDb, find_program};
 
-use crate::databases::{Database, ZONE, fault_suite};
+use crate::databases::{Database, ZONE, fault_suite, lines};
 
 fault_suite!(MariaDb);
 
@@ -59,21 +59,23 @@ impl Database for MariaDb {
         (seconds("NOW()"), seconds("UTC_TIMESTAMP()"))
     }
 
-    fn waiting(&self) -> usize {
-        // The views of InnoDB are not made anew for those who look again and again.
-        let waiting = "SELECT CAST(VARIABLE_VALUE AS SIGNED) + \
-                       (SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock') \
-                       FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'INNODB_ROW_LOCK_CURRENT_WAITS'";
-        self.sql(waiting).parse().unwrap()
+    fn connections(&self) -> Vec<String> {
+        lines(&self.sql(
+            "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = 'tenure' AND ID <> CONNECTION_ID()",
+        ))
     }
 
-    fn end_connections(&self) {
-        let connections =
-            "SELECT ID FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID() AND DB = 'tenure'";
-        for connection in self.sql(connections).lines() {
-            // It may have ended meanwhile.
-            let _ = self.try_sql(&format!("KILL {connection}"));
-        }
+    fn waiting(&self) -> Vec<String> {
+        // What they do, and not the views of InnoDB: those are not made anew for whoever looks again and again.
+        lines(&self.sql(
+            "SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND = 'Query' AND ID <> CONNECTION_ID() \
+             AND (INFO LIKE '%GET_LOCK(%' OR INFO LIKE '%FOR UPDATE%')",
+        ))
+    }
+
+    fn end(&self, connection: &str) {
+        // It may have ended meanwhile.
+        let _ = self.try_sql(&format!("KILL {connection}"));
     }
 
     fn set_read_only(&self, read_only: bool) {

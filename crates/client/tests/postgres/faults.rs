@@ -4,7 +4,7 @@ use std::fs;
 
 use tenure_testkit::{Postgres, eventually};
 
-use crate::databases::{Database, ZONE, fault_suite};
+use crate::databases::{Database, ZONE, fault_suite, lines};
 
 fault_suite!(Postgres);
 
@@ -53,12 +53,16 @@ impl Database for Postgres {
         (seconds("clock_timestamp()::timestamp"), seconds("clock_timestamp()"))
     }
 
-    fn waiting(&self) -> usize {
-        self.sql("SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted").parse().unwrap()
+    fn connections(&self) -> Vec<String> {
+        lines(&self.sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'tenure'"))
     }
 
-    fn end_connections(&self) {
-        self.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tenure'");
+    fn waiting(&self) -> Vec<String> {
+        lines(&self.sql("SELECT DISTINCT pid FROM pg_locks WHERE NOT granted"))
+    }
+
+    fn end(&self, connection: &str) {
+        self.sql(&format!("SELECT pg_terminate_backend({connection})"));
     }
 
     fn set_read_only(&self, read_only: bool) {
