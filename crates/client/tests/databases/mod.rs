@@ -61,6 +61,9 @@ pub(crate) trait Database: Send + Sync + Sized + 'static {
     /// The numbers of those that wait for a lock of the database.
     fn waiting(&self) -> Vec<String>;
 
+    /// How long a connection has waited in its statement.
+    fn waits_for_s(&self, connection: &str) -> Option<u64>;
+
     fn end(&self, connection: &str);
 
     /// Whether it can be written to by those who are not its administrators.

@@ -73,6 +73,14 @@ impl Database for MariaDb {
         ))
     }
 
+    fn waits_for_s(&self, connection: &str) -> Option<u64> {
+        self.sql(&format!(
+            "SELECT TIME FROM information_schema.PROCESSLIST WHERE ID = {connection} AND COMMAND = 'Query'"
+        ))
+        .parse()
+        .ok()
+    }
+
     fn end(&self, connection: &str) {
         // It may have ended meanwhile.
         let _ = self.try_sql(&format!("KILL {connection}"));

@@ -61,6 +61,13 @@ impl Database for Postgres {
         lines(&self.sql("SELECT DISTINCT pid FROM pg_locks WHERE NOT granted"))
     }
 
+    fn waits_for_s(&self, connection: &str) -> Option<u64> {
+        let age = "floor(extract(epoch FROM clock_timestamp() - query_start))::bigint";
+        self.sql(&format!("SELECT {age} FROM pg_stat_activity WHERE pid = {connection} AND state = 'active'"))
+            .parse()
+            .ok()
+    }
+
     fn end(&self, connection: &str) {
         self.sql(&format!("SELECT pg_terminate_backend({connection})"));
     }

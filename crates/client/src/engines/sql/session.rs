@@ -184,7 +184,6 @@ impl SessionEngine {
         }
         let mut kept: Option<Lent> = None;
         loop {
-            let asked_at = self.now();
             let asked = tokio::select! {
                 biased;
                 () = request.cancel.cancelled() => return Err(request.not_got()),
@@ -204,8 +203,9 @@ impl SessionEngine {
                 Err(fault) => {
                     // Whatever it had begun ends with it.
                     kept = None;
-                    // A wait outlasts a restart of the database, but not a longer silence.
-                    let since = *silent_since.get_or_insert(asked_at);
+                    // A wait outlasts a restart of the database, but not a longer silence. That begins here: before, the statement may
+                    // have waited for its lock.
+                    let since = *silent_since.get_or_insert_with(|| self.now());
                     let goes_on = fault.what.is_silence() && self.now().since(since) < self.locks.limit();
                     if !goes_on || request.wait.is_over(self.now()) {
                         return Err(fault.into());
