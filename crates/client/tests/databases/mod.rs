@@ -92,7 +92,9 @@ pub(crate) trait Database: Send + Sync + Sized + 'static {
     }
 
     fn end_connections(&self) {
-        self.connections().iter().for_each(|connection| self.end(connection));
+        for connection in &self.connections() {
+            self.end(connection);
+        }
     }
 
     fn database(&self) -> String {

@@ -40,7 +40,9 @@ pub(crate) async fn a_session_lock_is_lost_with_its_connection_and_whoever_waits
         let waiter = connect(&server.recipe(recipe, "")).await;
         let waiting = tokio::spawn(waiter.lock("a").ttl(LONG).acquire());
         eventually("somebody waits", || server.waiting().len() == 1);
-        of_holder.iter().for_each(|connection| server.end(connection));
+        for connection in &of_holder {
+            server.end(connection);
+        }
         let lost = within(PATIENCE, "the holder is told", held.lost()).await;
         assert_eq!(lost, LostReason::Disconnected, "{recipe}");
         let next = within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap();

@@ -37,14 +37,3 @@ async fn a_pool_of_sessions_is_as_good_as_the_database() {
         drop(within(PATIENCE, "the direct one gets it", direct.lock("a").acquire()).await.unwrap());
     }
 }
-
-/// A statement that one of them has prepared is in the way of the other's.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_pool_of_transactions_does_to_a_table_lock_is_said() {
-    let postgres = Postgres::start();
-    let pool = PgBouncer::before(&postgres, Pooling::Transactions);
-    let (one, other) = (connect(&pool.url()).await, connect(&pool.url()).await);
-    one.lock("a").ttl(LONG).acquire().await.unwrap().release().await.unwrap();
-    let refused = other.once_per("b", LONG).begin().await.unwrap_err().to_string();
-    assert!(refused.contains("pools transactions"), "{refused}");
-}
