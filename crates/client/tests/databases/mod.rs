@@ -13,6 +13,37 @@ use std::time::Duration;
 use tenure::fence::SqlDatabase;
 use tenure::{Client, ConnectError};
 
+/// Holds one recipe to the contract: `subject!(Row, row, Postgres, "postgres://postgres@{}/postgres")`.
+macro_rules! subject {
+    ($(#[$doc:meta])* $name:ident, $recipe:ident, $server:ident, $url:literal) => {
+        $(#[$doc])*
+        struct $name;
+
+        impl tenure::contract::Subject for $name {
+            async fn start() -> Self {
+                Self
+            }
+
+            fn address(&self) -> String {
+                let host = $server::shared().addr();
+                format!(concat!($url, "?recipe=", stringify!($recipe)), host)
+            }
+
+            fn network(&self) -> Option<Box<dyn tenure::contract::Network>> {
+                let url = |host: &str| format!(concat!($url, "?timeout_ms=3000&recipe=", stringify!($recipe)), host);
+                Some(Box::new(crate::proxies::Proxies::before([$server::shared().addr()], url)))
+            }
+
+            async fn connect(address: &str) -> tenure::Client {
+                tenure::Client::connect(address).await.unwrap()
+            }
+        }
+
+        tenure::contract_suite!($recipe, $name);
+    };
+}
+pub(crate) use subject;
+
 /// Longer than any test waits: nothing that a test sees can be due to its end.
 pub(crate) const LONG: Duration = Duration::from_mins(10);
 
