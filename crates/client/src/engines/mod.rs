@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use crate::engine::{Engine, EngineContext};
 use crate::error::ConnectError;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use crate::sql::Dialect;
 use crate::url::{EngineUrl, UrlError};
 
 #[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
@@ -37,13 +39,13 @@ pub(crate) async fn open(url: &str, context: EngineContext) -> Result<Arc<dyn En
             Err(UrlError::NotBuilt { scheme: parsed.scheme.to_owned(), feature: "redis" }.into())
         }
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => sql::open_url(sql::Brand::Postgres, &parsed, context).await,
+        "postgres" | "postgresql" => sql::open_url(Dialect::Postgres, &parsed, context).await,
         #[cfg(not(feature = "postgres"))]
         "postgres" | "postgresql" => {
             Err(UrlError::NotBuilt { scheme: parsed.scheme.to_owned(), feature: "postgres" }.into())
         }
         #[cfg(feature = "mysql")]
-        "mysql" | "mariadb" => sql::open_url(sql::Brand::MySql, &parsed, context).await,
+        "mysql" | "mariadb" => sql::open_url(Dialect::MySql, &parsed, context).await,
         #[cfg(not(feature = "mysql"))]
         "mysql" | "mariadb" => {
             Err(UrlError::NotBuilt { scheme: parsed.scheme.to_owned(), feature: "mysql" }.into())
@@ -65,9 +67,9 @@ pub fn migration(url: &str) -> Result<Vec<String>, UrlError> {
     let parsed = EngineUrl::parse(url)?;
     match parsed.scheme {
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => sql::migration(sql::Brand::Postgres, &parsed),
+        "postgres" | "postgresql" => sql::migration(Dialect::Postgres, &parsed),
         #[cfg(feature = "mysql")]
-        "mysql" | "mariadb" => sql::migration(sql::Brand::MySql, &parsed),
+        "mysql" | "mariadb" => sql::migration(Dialect::MySql, &parsed),
         scheme if SCHEMES.contains(&format!("{scheme}:").as_str()) => Ok(Vec::new()),
         scheme => Err(UrlError::UnknownEngine { scheme: scheme.to_owned() }),
     }

@@ -4,8 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Brand, Recipe};
+use super::Recipe;
 use crate::engines::authority::{Authority, shown, timeout_ms};
+use crate::sql::Dialect;
 use crate::url::{EngineUrl, UrlError};
 
 /// How long a request may take, if the URL does not say.
@@ -17,7 +18,7 @@ const DEFAULT_CONNECTIONS: usize = 16;
 /// What a URL says.
 #[derive(Clone)]
 pub(super) struct Address {
-    pub(super) brand: Brand,
+    pub(super) dialect: Dialect,
     pub(super) authority: Authority,
     pub(super) recipe: Recipe,
     /// What the tables are called, or begin with.
@@ -49,13 +50,13 @@ pub(super) enum TlsMode {
 }
 
 impl Address {
-    pub(super) fn parse(url: &EngineUrl<'_>, brand: Brand) -> Result<Self, UrlError> {
+    pub(super) fn parse(url: &EngineUrl<'_>, dialect: Dialect) -> Result<Self, UrlError> {
         // A URL with a password in it is not repeated in an error.
         let wrong = |message: String| UrlError::Location {
             url: format!("{}://…", url.scheme),
-            message: format!("{message}: it looks like `{}`", brand.example()),
+            message: format!("{message}: it looks like `{}`", dialect.example()),
         };
-        let authority = Authority::parse(url.rest, brand.default_port()).map_err(wrong)?;
+        let authority = Authority::parse(url.rest, dialect.default_port()).map_err(wrong)?;
         if authority.hosts.len() != 1 {
             return Err(wrong("it names several servers, and this engine uses one".into()));
         }
@@ -63,7 +64,7 @@ impl Address {
             return Err(wrong("it does not name a database".into()));
         }
         let mut address = Self {
-            brand,
+            dialect,
             authority,
             recipe: Recipe::Table,
             table: "tenure_lock".into(),
@@ -76,7 +77,7 @@ impl Address {
                 // It may be the end of a password with a `?` in it.
                 let option = if option.contains('@') { "…" } else { option };
                 return Err(UrlError::UnknownOption {
-                    engine: brand.engine(),
+                    engine: dialect.engine(),
                     option: option.to_owned(),
                     known: "there is `recipe`, `table`, `connections`, `timeout_ms`, `tls`, `ca`, `cert` and `key`",
                 });
@@ -94,7 +95,7 @@ impl Address {
     /// Whether there is such an option.
     fn set(&mut self, option: &str, value: &str) -> Result<bool, String> {
         match option {
-            "recipe" => self.recipe = Recipe::parse(self.brand, value)?,
+            "recipe" => self.recipe = Recipe::parse(self.dialect, value)?,
             "table" => self.table = table(value)?,
             "timeout_ms" => self.limit = timeout_ms(value)?,
             "connections" => {
@@ -134,7 +135,7 @@ impl Address {
 
     /// The same text for the same locks: without the login.
     pub(super) fn place(&self) -> String {
-        let (engine, recipe) = (self.brand.engine(), self.recipe.name(self.brand));
+        let (engine, recipe) = (self.dialect.engine(), self.recipe.name(self.dialect));
         let database =
             percent_encoding::utf8_percent_encode(&self.authority.path, percent_encoding::NON_ALPHANUMERIC);
         format!("{engine}://{}/{database}?recipe={recipe}&table={}", self.authority.place(), self.table)
@@ -172,7 +173,7 @@ mod tests {
 
     fn parse(url: &str) -> Result<Address, UrlError> {
         let url = EngineUrl::parse(url).unwrap();
-        Address::parse(&url, if url.scheme == "mysql" { Brand::MySql } else { Brand::Postgres })
+        Address::parse(&url, if url.scheme == "mysql" { Dialect::MySql } else { Dialect::Postgres })
     }
 
     #[test]

@@ -11,8 +11,8 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow, MySqlSslMode};
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow, PgSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _, Either, Error, Executor, Row as _};
 
-use super::Brand;
 use super::address::{Address, TlsMode};
+use crate::sql::Dialect;
 
 /// A statement: made of constants and of a table's name that was checked.
 pub(super) type Sql = Arc<str>;
@@ -63,13 +63,13 @@ pub(super) enum Row {
 
 impl Options {
     pub(super) fn of(address: &Address) -> Self {
-        match address.brand {
+        match address.dialect {
             #[cfg(feature = "postgres")]
-            Brand::Postgres => Self::Postgres(Box::new(postgres(address))),
+            Dialect::Postgres => Self::Postgres(Box::new(postgres(address))),
             #[cfg(feature = "mysql")]
-            Brand::MySql => Self::MySql(Box::new(mysql(address))),
+            Dialect::MySql => Self::MySql(Box::new(mysql(address))),
             #[cfg(not(all(feature = "postgres", feature = "mysql")))]
-            _ => unreachable!("a brand that is not built in is refused before"),
+            _ => unreachable!("a dialect that is not built in is refused before"),
         }
     }
 

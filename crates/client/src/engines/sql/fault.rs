@@ -3,8 +3,8 @@
 use sqlx::Error;
 use sqlx::error::DatabaseError;
 
-use super::Brand;
 use crate::error::{AcquireError, BreakError, EngineError, InspectError, ReleaseError};
+use crate::sql::Dialect;
 
 /// Why a request has no answer, or not the one that it asked for.
 #[derive(Debug)]
@@ -39,54 +39,54 @@ impl What {
 }
 
 impl Fault {
-    pub(super) fn silence(brand: Brand, what: What, message: String, cause: Option<Error>) -> Self {
+    pub(super) fn silence(dialect: Dialect, what: What, message: String, cause: Option<Error>) -> Self {
         let cause = cause.map(Into::into);
-        Self { what, error: EngineError::Unreachable { engine: brand.engine(), message, cause } }
+        Self { what, error: EngineError::Unreachable { engine: dialect.engine(), message, cause } }
     }
 
-    pub(super) fn refused(brand: Brand, message: String, cause: Option<Error>) -> Self {
+    pub(super) fn refused(dialect: Dialect, message: String, cause: Option<Error>) -> Self {
         let cause = cause.map(Into::into);
-        Self { what: What::Refused, error: EngineError::Refused { engine: brand.engine(), message, cause } }
+        Self { what: What::Refused, error: EngineError::Refused { engine: dialect.engine(), message, cause } }
     }
 
-    pub(super) fn late(brand: Brand, at: &str, limit: std::time::Duration, what: What) -> Self {
+    pub(super) fn late(dialect: Dialect, at: &str, limit: std::time::Duration, what: What) -> Self {
         let message = format!(
             "{at} did not answer within {limit:?}: see whether it runs, and whether this host may reach it"
         );
-        Self::silence(brand, what, message, None)
+        Self::silence(dialect, what, message, None)
     }
 
     /// What an error of the client crate means.
-    pub(super) fn of(brand: Brand, at: &str, error: Error) -> Self {
+    pub(super) fn of(dialect: Dialect, at: &str, error: Error) -> Self {
         let Error::Database(said) = &error else {
             if let Error::Decode(_) | Error::ColumnDecode { .. } = &error {
                 let message =
                     format!("{at} has something in its tables that was never written there: {error}");
-                let error = EngineError::Damaged { engine: brand.engine(), message };
+                let error = EngineError::Damaged { engine: dialect.engine(), message };
                 return Self { what: What::Refused, error };
             }
             if matches!(error, Error::Tls(_) | Error::Io(_)) && error.to_string().contains("ertificate") {
                 let message = format!(
                     "{at} shows a certificate that is not trusted: give the file of its authority as `?ca=`"
                 );
-                return Self::refused(brand, message, Some(error));
+                return Self::refused(dialect, message, Some(error));
             }
             if matches!(error, Error::Io(_) | Error::PoolTimedOut | Error::PoolClosed) {
                 let message =
                     format!("{at} does not answer: see whether it runs, and whether this host may reach it");
-                return Self::silence(brand, What::NoAnswer, message, Some(error));
+                return Self::silence(dialect, What::NoAnswer, message, Some(error));
             }
             // What cannot be understood may have been done.
             let message = format!("{at} answered something else than was asked");
-            return Self::silence(brand, What::NoAnswer, message, Some(error));
+            return Self::silence(dialect, What::NoAnswer, message, Some(error));
         };
-        match meant(brand, said.as_ref()) {
+        match meant(dialect, said.as_ref()) {
             Meant::Silence(advice) => {
-                Self::silence(brand, What::NoAnswer, format!("{at} {advice}"), Some(error))
+                Self::silence(dialect, What::NoAnswer, format!("{at} {advice}"), Some(error))
             }
             Meant::Is(What::NoTable) => {
                 let message = format!("{at} lacks a table: make it with `tenure migrate`");
-                Self { what: What::NoTable, ..Self::refused(brand, message, Some(error)) }
+                Self { what: What::NoTable, ..Self::refused(dialect, message, Some(error)) }
             }
             Meant::Is(what) => {
                 let message = match what {
@@ -95,26 +95,26 @@ impl Fault {
                     }
                     _ => format!("{at} took it back: try again"),
                 };
-                Self { what, ..Self::silence(brand, what, message, Some(error)) }
+                Self { what, ..Self::silence(dialect, what, message, Some(error)) }
             }
             Meant::Refused(advice) => {
-                Self::refused(brand, format!("{at} does not do it: {advice}"), Some(error))
+                Self::refused(dialect, format!("{at} does not do it: {advice}"), Some(error))
             }
         }
     }
 }
 
-fn meant(brand: Brand, said: &dyn DatabaseError) -> Meant {
+fn meant(dialect: Dialect, said: &dyn DatabaseError) -> Meant {
     let code = said.code().unwrap_or_default();
-    match brand {
-        Brand::Postgres => of_postgres(&code),
-        Brand::MySql => of_mysql(mysql_number(said), &code),
+    match dialect {
+        Dialect::Postgres => of_postgres(&code),
+        Dialect::MySql => of_mysql(mysql_number(said), &code),
     }
 }
 
 /// What it says, in a word.
-pub(super) fn meaning(brand: Brand, said: &dyn DatabaseError) -> What {
-    match meant(brand, said) {
+pub(super) fn meaning(dialect: Dialect, said: &dyn DatabaseError) -> What {
+    match meant(dialect, said) {
         Meant::Silence(_) => What::NoAnswer,
         Meant::Is(what) => what,
         Meant::Refused(_) => What::Refused,

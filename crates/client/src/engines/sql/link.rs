@@ -14,15 +14,15 @@ use sqlx::Error;
 use tokio::runtime::{self, Handle};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Brand;
 use super::address::Address;
 use super::connection::{Arg, Connection, Done, Options, Row, Sql};
 use super::fault::{self, Fault, What};
 use crate::clock::{BootTime, Clock};
 use crate::engine::EngineContext;
+use crate::sql::Dialect;
 
 pub(super) struct Link {
-    pub(super) brand: Brand,
+    pub(super) dialect: Dialect,
     options: Options,
     /// Host and port, for messages.
     at: String,
@@ -43,6 +43,7 @@ pub(super) struct Link {
 struct Idle {
     runtime: runtime::Id,
     connection: Connection,
+    told: String,
     since: BootTime,
 }
 
@@ -71,13 +72,15 @@ pub(super) struct Lent {
     _slot: OwnedSemaphorePermit,
     /// Whether it was used before, and may have been closed meanwhile.
     pub(super) used: bool,
+    /// What its session was told of itself when it was last used: nothing, if it is as it was opened.
+    pub(super) told: String,
 }
 
 impl Link {
     /// With so many connections at the most, so many of them for the client's own thread alone.
     pub(super) fn new(address: &Address, most: usize, reserved: usize, context: &EngineContext) -> Arc<Self> {
         Arc::new(Self {
-            brand: address.brand,
+            dialect: address.dialect,
             options: Options::of(address),
             at: address.at(),
             limit: address.limit,
@@ -100,16 +103,21 @@ impl Link {
     }
 
     pub(super) fn fault(&self, error: Error) -> Fault {
-        Fault::of(self.brand, &self.at, error)
+        Fault::of(self.dialect, &self.at, error)
     }
 
     /// What an error means.
     pub(super) fn what(&self, error: &Error) -> What {
-        error.as_database_error().map_or(What::NoAnswer, |said| fault::meaning(self.brand, said))
+        error.as_database_error().map_or(What::NoAnswer, |said| fault::meaning(self.dialect, said))
+    }
+
+    /// Whether the database says that it has ended this connection.
+    pub(super) fn says_ended(&self, error: &Error) -> bool {
+        error.as_database_error().is_some() && self.what(error) == What::NoAnswer
     }
 
     pub(super) fn refused(&self, message: &str) -> Fault {
-        Fault::refused(self.brand, format!("{} does not do it: {message}", self.at), None)
+        Fault::refused(self.dialect, format!("{} does not do it: {message}", self.at), None)
     }
 
     /// Whether a connection can be had without waiting for another's end.
@@ -166,7 +174,7 @@ impl Link {
                 "all {} connections that locks may take were in use for {:?}: raise `connections=` in the URL",
                 self.most, self.limit
             );
-            return Fault::silence(self.brand, What::Full, message, None);
+            return Fault::silence(self.dialect, What::Full, message, None);
         }
         Fault { what: stage, ..fault }
     }
@@ -252,34 +260,47 @@ impl Link {
 
     /// One that nobody uses, or a new one.
     async fn connection(&self, here: runtime::Id, slot: OwnedSemaphorePermit) -> Result<Lent, Fault> {
-        while let Some(Idle { mut connection, since, .. }) = self.take_idle(here) {
+        while let Some(Idle { mut connection, told, since, .. }) = self.take_idle(here) {
             // The database may have closed it meanwhile, and that is found out before it matters.
             if self.clock.now().since(since) > STALE && connection.ping().await.is_err() {
                 self.forget_idle();
                 continue;
             }
-            return Ok(Lent { connection, runtime: here, _slot: slot, used: true });
+            return Ok(Lent { connection, runtime: here, _slot: slot, used: true, told });
         }
-        let not_sent = |error| {
+        let lent =
+            |connection, runtime| Lent { connection, runtime, _slot: slot, used: false, told: String::new() };
+        if here == self.own.id() {
+            return Ok(lent(self.open().await?, here));
+        }
+        if let Some(opened) = self.open_on(&Handle::current()).await? {
+            return Ok(lent(opened, here));
+        }
+        self.without_io().push(here);
+        Ok(lent(self.open().await?, self.own.id()))
+    }
+
+    /// A connection beside the bounded ones, on the client's own runtime.
+    pub(super) async fn another(&self) -> Result<Connection, Fault> {
+        self.within(self.limit, What::NotSent, self.open()).await
+    }
+
+    async fn open(&self) -> Result<Connection, Fault> {
+        self.open_on(&self.own).await?.ok_or_else(|| self.refused("the client was closed"))
+    }
+
+    /// Opens a connection; nothing, if this runtime cannot.
+    async fn open_on(&self, runtime: &Handle) -> Result<Option<Connection>, Fault> {
+        let (options, limit) = (self.options.clone(), self.limit);
+        // By a task of its own, which panics on such a runtime.
+        let Ok(opened) = runtime.spawn(async move { options.connect(limit).await }).await else {
+            return Ok(None);
+        };
+        opened.map(Some).map_err(|error| {
             let fault = self.fault(error);
             let what = if fault.what.is_silence() { What::NotSent } else { fault.what };
             Fault { what, ..fault }
-        };
-        // By a task of its own: a runtime that cannot open connections panics.
-        let open = |runtime: Handle| {
-            let (options, limit) = (self.options.clone(), self.limit);
-            runtime.spawn(async move { options.connect(limit).await })
-        };
-        let mut runtime = here;
-        let opened = if here == self.own.id() { open(self.own.clone()) } else { open(Handle::current()) };
-        let opened = if let Ok(opened) = opened.await {
-            opened
-        } else {
-            self.without_io().push(here);
-            runtime = self.own.id();
-            open(self.own.clone()).await.map_err(|_| self.refused("the client was closed"))?
-        };
-        Ok(Lent { connection: opened.map_err(not_sent)?, runtime, _slot: slot, used: false })
+        })
     }
 
     fn without_io(&self) -> MutexGuard<'_, Vec<runtime::Id>> {
@@ -307,8 +328,9 @@ impl Link {
 
     pub(super) fn put_back(&self, lent: Lent) {
         // Before its slot is free, so that whoever waits for one finds it.
-        let (runtime, connection, since) = (lent.runtime, lent.connection, self.clock.now());
-        self.idle().push(Idle { runtime, connection, since });
+        let Lent { connection, runtime, told, _slot: slot, .. } = lent;
+        self.idle().push(Idle { runtime, connection, told, since: self.clock.now() });
+        drop(slot);
     }
 
     /// What does not answer in this time does not answer.
@@ -323,7 +345,7 @@ impl Link {
             tokio::time::timeout(limit, request)
         };
         let in_time = pin!(timeout).await;
-        in_time.unwrap_or_else(|_| Err(Fault::late(self.brand, &self.at, limit, what)))
+        in_time.unwrap_or_else(|_| Err(Fault::late(self.dialect, &self.at, limit, what)))
     }
 
     /// Lets go of what is not in use.

@@ -1,11 +1,12 @@
 //! The statements of the recipe `table`, in both dialects.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use super::Brand;
 use super::book::{Book, Holder, Waiter};
-use super::connection::Sql;
+use crate::engines::sql::connection::Sql;
 use crate::ids::GrantId;
+use crate::sql::Dialect;
 
 /// What a lock's row says of its holders.
 ///
@@ -21,10 +22,13 @@ pub(super) enum State {
     Listed = 2,
 }
 
+/// The calls that a client has heard, each with its ticket, and until when the caller waits for it.
+pub(super) type Heard = BTreeSet<(i64, i64)>;
+
 /// The statements, for one table's name.
 #[derive(Debug)]
 pub(super) struct Texts {
-    brand: Brand,
+    dialect: Dialect,
     table: String,
     /// Takes a free lock. PostgreSQL answers with the token, MySQL has it as the number of the statement.
     pub(super) take: Sql,
@@ -46,55 +50,27 @@ pub(super) struct Texts {
     pub(super) sweep: Sql,
     /// The names of locks with holders or waiters whose time has long been over.
     pub(super) stale: Sql,
-    /// MySQL: which connection listens, of those with this number.
-    pub(super) listens: Sql,
     /// MySQL: from now on this connection is one that listens; its number.
     pub(super) ears: Sql,
-    /// MySQL: waits until one of a client's waiters is called, or for a while.
-    pub(super) listen: Sql,
-    /// MySQL: from now on, they have heard it.
-    pub(super) hear: Sql,
-    /// MySQL: those who were called.
+    /// MySQL: those who were called, and the ticket and the instant by which such a call is known.
     pub(super) called: Sql,
 }
 
 impl Texts {
-    pub(super) fn new(brand: Brand, table: &str) -> Self {
-        let now = now(brand);
-        let text = |sql: &str| -> Sql {
-            let sql = sql.replace("{t}", table).replace("{now}", now);
-            match brand {
-                Brand::Postgres => sql.into(),
-                Brand::MySql => {
-                    // There they have no numbers: they come in their order.
-                    let mut parts = sql.split('$');
-                    let first = parts.next().unwrap_or_default().to_owned();
-                    let all = parts.fold(first, |all, part| {
-                        all + "?" + part.trim_start_matches(|c: char| c.is_ascii_digit())
-                    });
-                    all.into()
-                }
-            }
-        };
-        let (count, answer, make) = match brand {
-            Brand::Postgres => (
-                "GREATEST(token + 1, {now} * 1000)",
-                " RETURNING token",
-                "INSERT INTO {t} (name) VALUES ($1) ON CONFLICT (name) DO NOTHING",
-            ),
-            Brand::MySql => (
-                "LAST_INSERT_ID(GREATEST(token + 1, {now} * 1000))",
-                "",
-                "INSERT IGNORE INTO {t} (name) VALUES ($1)",
-            ),
+    pub(super) fn new(dialect: Dialect, table: &str) -> Self {
+        let text = |sql: &str| dialect.statement(table, sql);
+        let make = match dialect {
+            Dialect::Postgres => "INSERT INTO {t} (name) VALUES ($1) ON CONFLICT (name) DO NOTHING",
+            Dialect::MySql => "INSERT IGNORE INTO {t} (name) VALUES ($1)",
         };
         Self {
-            brand,
+            dialect,
             table: table.to_owned(),
-            take: text(&format!(
-                "UPDATE {{t}} SET token = {count}, state = 1, holder = $1, owner = $2, mode = $3, \
-                 expires = {{now}} + $4, details = $5 WHERE name = $6 AND state = 0{answer}"
-            )),
+            take: dialect.next_token(
+                table,
+                "state = 1, holder = $1, owner = $2, mode = $3, expires = {now} + $4, details = $5",
+                "name = $6 AND state = 0",
+            ),
             give_back: text(
                 "UPDATE {t} SET state = 0, holder = NULL WHERE name = $1 AND holder = $2 AND state = 1",
             ),
@@ -118,26 +94,25 @@ impl Texts {
                 "SELECT name FROM {t}_holder WHERE expires < {now} - $1 UNION \
                  SELECT name FROM {t}_waiter WHERE kept_until < {now} - $2",
             ),
-            listens: "SELECT CAST(IS_USED_LOCK(CONCAT('tenure_ear_', ?)) AS SIGNED)".into(),
             ears: "SELECT CAST(CONNECTION_ID() AS SIGNED), \
                    CAST(GET_LOCK(CONCAT('tenure_ear_', CONNECTION_ID()), 0) AS SIGNED)"
                 .into(),
-            listen: text(
-                "SELECT IF(EXISTS(SELECT 1 FROM {t}_waiter WHERE client = $1 AND called = 1), 0, SLEEP($2))",
+            called: text(
+                "SELECT waiter, ticket, kept_until FROM {t}_waiter WHERE client = $1 AND called = 1",
             ),
-            hear: text("UPDATE {t}_waiter SET called = 2 WHERE client = $1 AND called = 1"),
-            called: text("SELECT waiter FROM {t}_waiter WHERE client = $1 AND called = 2"),
         }
     }
 
     /// Reads all that is written down of a lock, and with `locked` keeps others from changing it until the end of the transaction.
     pub(super) fn read(&self, name: &[u8], locked: bool) -> String {
-        let (t, now, name) = (&self.table, now(self.brand), self.brand.bytes(name));
+        let (t, now, name) = (&self.table, self.dialect.now(), self.dialect.bytes(name));
         // Who only looks sees all of it as it was at one instant.
-        let (begin, lock, end) = match (locked, self.brand) {
+        let (begin, lock, end) = match (locked, self.dialect) {
             (true, _) => ("BEGIN; ", " FOR UPDATE", ""),
-            (false, Brand::Postgres) => ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; ", "", "; COMMIT"),
-            (false, Brand::MySql) => (
+            (false, Dialect::Postgres) => {
+                ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; ", "", "; COMMIT")
+            }
+            (false, Dialect::MySql) => (
                 "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
                  START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY; ",
                 "",
@@ -163,8 +138,13 @@ impl Texts {
         book: &Book,
         called: &[(String, GrantId)],
     ) -> String {
-        let (t, name) = (&self.table, self.brand.bytes(name));
+        let (t, name) = (&self.table, self.dialect.bytes(name));
         let mut sql = String::new();
+        let queue_only = Book { waiters: was.waiters.clone(), ..book.clone() } == *was;
+        if queue_only && self.dialect == Dialect::Postgres {
+            // A place that is forgotten with a crash of the database is asked for again, so nobody waits for the disk.
+            sql.push_str("SET LOCAL synchronous_commit = off; ");
+        }
         let listed = |book: &Book, state: State| match state {
             State::Listed => book.holders.clone(),
             State::Free | State::Alone => Vec::new(),
@@ -172,14 +152,14 @@ impl Texts {
         let next = State::of(book);
         let (before, after) = (listed(was, state), listed(book, next));
         for gone in before.iter().filter(|one| !after.iter().any(|other| other.grant == one.grant)) {
-            let grant = self.brand.id(gone.grant.as_u128());
+            let grant = self.dialect.id(gone.grant.as_u128());
             let _ = write!(sql, "DELETE FROM {t}_holder WHERE name = {name} AND holder = {grant}; ");
         }
         for holder in &after {
             match before.iter().find(|one| one.grant == holder.grant) {
                 Some(same) if same == holder => {}
                 Some(_) => {
-                    let (grant, expires) = (self.brand.id(holder.grant.as_u128()), holder.expires);
+                    let (grant, expires) = (self.dialect.id(holder.grant.as_u128()), holder.expires);
                     let broken = i32::from(holder.broken);
                     let _ = write!(
                         sql,
@@ -202,7 +182,7 @@ impl Texts {
                 Some(_) => {
                     let (until, called) = (waiter.kept_until, i32::from(waiter.called));
                     let (client, ticket) =
-                        (self.brand.text(&waiter.client), waiter.ticket.unwrap_or_default());
+                        (self.dialect.text(&waiter.client), waiter.ticket.unwrap_or_default());
                     let _ = write!(
                         sql,
                         "UPDATE {t}_waiter SET kept_until = {until}, called = {called}, client = {client} \
@@ -213,30 +193,54 @@ impl Texts {
             }
         }
         self.change_row(&mut sql, &name, next, book);
-        if self.brand == Brand::Postgres {
+        if self.dialect == Dialect::Postgres {
             for (client, grant) in called.iter().filter(|(client, _)| !client.is_empty()) {
-                let _ = write!(sql, "SELECT pg_notify({}, '{grant}'); ", self.brand.text(client));
+                let _ = write!(sql, "SELECT pg_notify({}, '{grant}'); ", self.dialect.text(client));
             }
         }
-        sql + "COMMIT"
+        sql.push_str("COMMIT");
+        if self.dialect == Dialect::MySql {
+            let mut ears: Vec<i64> = called.iter().filter_map(|(client, _)| client.parse().ok()).collect();
+            ears.sort_unstable();
+            ears.dedup();
+            for ear in ears {
+                let _ = write!(sql, "; SELECT CAST(IS_USED_LOCK('tenure_ear_{ear}') AS SIGNED)");
+            }
+        }
+        sql
+    }
+
+    /// MySQL: waits until it is stopped, or for a while (s); not at all, if one of a client's waiters was called of whom it is not known
+    /// yet. It waits for a lock that another connection of the same client has, and answers with 1 if that is gone.
+    pub(super) fn listen(&self, client: i64, quiet: i64, heard: &Heard, wait: u64) -> String {
+        let mut new = format!("client = '{client}' AND called = 1");
+        for (ticket, until) in heard {
+            let _ = write!(new, " AND NOT (ticket = {ticket} AND kept_until = {until})");
+        }
+        format!(
+            "SELECT CAST(IF(EXISTS(SELECT 1 FROM {}_waiter WHERE {new}), 0, \
+             GET_LOCK('tenure_ear_{quiet}', {wait})) AS SIGNED)",
+            self.table
+        )
     }
 
     fn change_row(&self, sql: &mut String, name: &str, state: State, book: &Book) {
         let (t, token, number) = (&self.table, book.token, state as i64);
         let holder = match (state, book.holders.as_slice()) {
             (State::Alone, [one]) => {
-                let (grant, owner) = (self.brand.id(one.grant.as_u128()), self.brand.id(one.owner.as_u128()));
-                let (mode, expires, details) = (one.mode, one.expires, self.brand.text(&one.details));
+                let (grant, owner) =
+                    (self.dialect.id(one.grant.as_u128()), self.dialect.id(one.owner.as_u128()));
+                let (mode, expires, details) = (one.mode, one.expires, self.dialect.text(&one.details));
                 format!(
                     "holder = {grant}, owner = {owner}, mode = '{mode}', expires = {expires}, details = {details}"
                 )
             }
             _ => "holder = NULL".to_owned(),
         };
-        let value = book.value.as_ref().map_or_else(|| "NULL".to_owned(), |value| self.brand.bytes(value));
+        let value = book.value.as_ref().map_or_else(|| "NULL".to_owned(), |value| self.dialect.bytes(value));
         let doubt = i32::from(book.in_doubt);
         let (started, id) = match &book.start {
-            Some((at, id)) => (at.to_string(), self.brand.bytes(id)),
+            Some((at, id)) => (at.to_string(), self.dialect.bytes(id)),
             None => ("NULL".to_owned(), "NULL".to_owned()),
         };
         let _ = write!(
@@ -248,9 +252,10 @@ impl Texts {
 
     fn add_holder(&self, sql: &mut String, name: &str, holder: &Holder) {
         let t = &self.table;
-        let (grant, owner) = (self.brand.id(holder.grant.as_u128()), self.brand.id(holder.owner.as_u128()));
+        let (grant, owner) =
+            (self.dialect.id(holder.grant.as_u128()), self.dialect.id(holder.owner.as_u128()));
         let Holder { mode, token, expires, .. } = holder;
-        let (details, broken) = (self.brand.text(&holder.details), i32::from(holder.broken));
+        let (details, broken) = (self.dialect.text(&holder.details), i32::from(holder.broken));
         let _ = write!(
             sql,
             "INSERT INTO {t}_holder (name, holder, owner, mode, token, expires, details, broken) \
@@ -260,9 +265,10 @@ impl Texts {
 
     fn add_waiter(&self, sql: &mut String, name: &str, waiter: &Waiter) {
         let t = &self.table;
-        let (grant, owner) = (self.brand.id(waiter.grant.as_u128()), self.brand.id(waiter.owner.as_u128()));
+        let (grant, owner) =
+            (self.dialect.id(waiter.grant.as_u128()), self.dialect.id(waiter.owner.as_u128()));
         let (mode, until, called) = (waiter.mode, waiter.kept_until, i32::from(waiter.called));
-        let (client, details) = (self.brand.text(&waiter.client), self.brand.text(&waiter.details));
+        let (client, details) = (self.dialect.text(&waiter.client), self.dialect.text(&waiter.details));
         let _ = write!(
             sql,
             "INSERT INTO {t}_waiter (name, waiter, owner, mode, client, kept_until, called, details) \
@@ -287,20 +293,12 @@ impl State {
     }
 }
 
-/// The database's clock, in milliseconds.
-pub(super) const fn now(brand: Brand) -> &'static str {
-    match brand {
-        Brand::Postgres => "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
-        Brand::MySql => "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
-    }
-}
-
 /// The statements that make the tables of the recipe `table`.
-pub(super) fn tables(brand: Brand, t: &str) -> [String; 3] {
+pub(in crate::engines::sql) fn tables(dialect: Dialect, t: &str) -> [String; 3] {
     // An index has no schema before it.
     let short = t.rsplit('.').next().unwrap_or(t);
-    match brand {
-        Brand::Postgres => [
+    match dialect {
+        Dialect::Postgres => [
             format!(
                 "CREATE TABLE IF NOT EXISTS {t} (\n  name bytea PRIMARY KEY,\n  token bigint NOT NULL DEFAULT 0,\n  \
                  state bigint NOT NULL DEFAULT 0,\n  holder bytea,\n  owner bytea,\n  mode text,\n  \
@@ -319,7 +317,7 @@ pub(super) fn tables(brand: Brand, t: &str) -> [String; 3] {
                  CONSTRAINT {short}_waiter_once UNIQUE (name, waiter)\n)"
             ),
         ],
-        Brand::MySql => [
+        Dialect::MySql => [
             format!(
                 "CREATE TABLE IF NOT EXISTS {t} (\n  name varbinary(512) NOT NULL PRIMARY KEY,\n  \
                  token bigint NOT NULL DEFAULT 0,\n  state bigint NOT NULL DEFAULT 0,\n  holder binary(16),\n  \

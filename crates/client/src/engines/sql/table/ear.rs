@@ -1,7 +1,9 @@
 //! How waiters are woken: one connection for all of a client's, on which it hears whose turn it is.
 //!
-//! PostgreSQL has `LISTEN` for that. With MySQL, the connection sleeps in a statement which ends when somebody stops it (`KILL QUERY`), and
-//! which does not begin to sleep if one of those who wait was called before: so no call is missed in between.
+//! PostgreSQL has `LISTEN` for that. With MySQL, the connection waits in a statement which ends when somebody stops it (`KILL QUERY`), and
+//! which does not begin to wait if one of those who wait was called before: so no call is missed in between. It waits for a named lock that
+//! a second connection of this client has for good. (`SLEEP()` would be simpler, but all who sleep share one mutex in the server, and to stop
+//! one of many took MariaDB seconds.)
 //!
 //! Nobody relies on it: each waiter also looks by itself, rarely.
 
@@ -13,10 +15,16 @@ use std::time::Duration;
 use sqlx::Error;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Arg, Connection, Options};
-use super::link::Link;
+#[cfg(feature = "mysql")]
+use super::texts::Heard;
 use super::texts::Texts;
 use crate::engine::EngineContext;
+use crate::engines::sql::connection::Options;
+#[cfg(feature = "mysql")]
+use crate::engines::sql::connection::{Arg, Connection};
+use crate::engines::sql::link::Link;
+#[cfg(feature = "mysql")]
+use crate::engines::sql::tables::id;
 use crate::engines::waiting::{Waiter, Waiting};
 use crate::ids::GrantId;
 use crate::name::LockName;
@@ -26,11 +34,12 @@ use crate::random;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// After so long without a message, PostgreSQL is asked whether it is still there.
+/// After so long without a message, a database is asked whether it is still there.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// How long MySQL sleeps for at the most (s): a connection that is gone is noticed then.
-const SLEEP: i64 = 5;
+/// How long MySQL waits for at the most (s): a connection that is gone is noticed then.
+#[cfg(feature = "mysql")]
+const WAIT: u64 = 3;
 
 #[derive(Debug)]
 pub(super) struct Ear {
@@ -149,39 +158,54 @@ impl Ear {
     #[cfg(feature = "mysql")]
     async fn hear_mysql(&self) -> Result<(), Error> {
         let limit = self.link.limit();
-        let mut connection = in_time(limit, self.link.options().connect(limit)).await?;
-        let id = in_time(limit, connection.row(&self.texts.ears, &[])).await?;
-        let client = id.ok_or(Error::RowNotFound)?.int(0)?.to_string();
-        self.set_client(&client);
+        let (mut ear, client) = self.open_ear().await?;
+        let (mut quiet, quiet_number) = self.open_ear().await?;
+        self.set_client(&client.to_string());
         self.waiting.wake_all();
-        let client = [Arg::Text(&client)];
-        let longest = limit + Duration::from_secs(SLEEP.unsigned_abs());
+        let mut heard = Heard::new();
+        let mut pinged = self.context.clock.now();
         loop {
-            let args = [client[0], Arg::Int(SLEEP)];
-            let slept = connection.rows(&self.texts.listen, &args);
-            if let Err(error) = in_time(longest, slept).await
-                && !was_stopped(&error)
-            {
-                return Err(error);
+            let listening = ear.batch(self.texts.listen(client, quiet_number, &heard, WAIT));
+            match in_time(limit + Duration::from_secs(WAIT), listening).await {
+                Err(error) if !was_stopped(&error) => return Err(error),
+                Ok(answers) if answers.iter().flatten().any(|row| row.maybe_int(0).ok() == Some(Some(1))) => {
+                    return Err(Error::Io(std::io::ErrorKind::ConnectionAborted.into()));
+                }
+                _ => {}
             }
-            match in_time(limit, self.hear(&mut connection, client)).await {
-                // It is not known who has heard it.
+            match in_time(limit, self.hear(&mut ear, client, &mut heard)).await {
+                // It is not known who was called.
                 Err(error) if was_stopped(&error) => self.waiting.wake_all(),
-                heard => heard?,
+                hears => hears?,
+            }
+            if self.context.clock.now().since(pinged) > QUIET {
+                in_time(limit, quiet.ping()).await?;
+                pinged = self.context.clock.now();
             }
         }
     }
 
+    /// A connection that has the named lock of its number, and that number.
     #[cfg(feature = "mysql")]
-    async fn hear(&self, connection: &mut Connection, client: [Arg<'_>; 1]) -> Result<(), Error> {
-        if connection.run(&self.texts.hear, &client).await?.rows == 0 {
-            return Ok(());
-        }
-        for row in connection.rows(&self.texts.called, &client).await? {
-            if let Ok(id) = <[u8; 16]>::try_from(row.bytes(0)?) {
-                self.waiting.wake(GrantId::from_u128(u128::from_be_bytes(id)));
+    async fn open_ear(&self) -> Result<(Connection, i64), Error> {
+        let limit = self.link.limit();
+        let mut connection = in_time(limit, self.link.options().connect(limit)).await?;
+        let id = in_time(limit, connection.row(&self.texts.ears, &[])).await?;
+        Ok((connection, id.ok_or(Error::RowNotFound)?.int(0)?))
+    }
+
+    /// Wakes those who were called, and were not woken for that yet.
+    #[cfg(feature = "mysql")]
+    async fn hear(&self, connection: &mut Connection, client: i64, heard: &mut Heard) -> Result<(), Error> {
+        let mut calls = Heard::new();
+        for row in connection.rows(&self.texts.called, &[Arg::Text(&client.to_string())]).await? {
+            let call = (row.int(1)?, row.int(2)?);
+            if !heard.contains(&call) {
+                self.waiting.wake(GrantId::from_u128(id(&row, 0)?));
             }
+            calls.insert(call);
         }
+        *heard = calls;
         Ok(())
     }
 }
@@ -199,29 +223,4 @@ fn was_stopped(error: &Error) -> bool {
         .as_database_error()
         .and_then(|said| said.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>())
         .is_some_and(|said| matches!(said.number(), 1205 | 1213 | 1317 | 1969))
-}
-
-/// With MySQL: wakes those clients, each of whom listens on the connection by whose number it is called. Such a number may be that of
-/// another connection by now, which is left alone.
-#[cfg(feature = "mysql")]
-pub(super) async fn wake(
-    connection: &mut Connection,
-    texts: &Texts,
-    called: &[(String, GrantId)],
-) -> Result<(), Error> {
-    let mut numbers: Vec<i64> = called.iter().filter_map(|(client, _)| client.parse().ok()).collect();
-    numbers.sort_unstable();
-    numbers.dedup();
-    for number in numbers {
-        let text = number.to_string();
-        let listens = connection.row(&texts.listens, &[Arg::Text(&text)]).await?;
-        if listens.map(|row| row.maybe_int(0)).transpose()?.flatten() == Some(number) {
-            // It may be gone, which is as good.
-            match connection.plain(format!("KILL QUERY {number}")).await {
-                Err(error) if error.as_database_error().is_some() => {}
-                done => done?,
-            }
-        }
-    }
-    Ok(())
 }

@@ -1,0 +1,98 @@
+//! What the engines say differently to each database.
+
+use std::fmt::Write;
+
+use super::connection::Sql;
+use crate::sql::Dialect;
+
+impl Dialect {
+    pub(super) const fn engine(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::MySql => "mysql",
+        }
+    }
+
+    pub(super) const fn example(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres://user:password@host:5432/database",
+            Self::MySql => "mysql://user:password@host:3306/database",
+        }
+    }
+
+    pub(super) const fn default_port(self) -> u16 {
+        match self {
+            Self::Postgres => 5432,
+            Self::MySql => 3306,
+        }
+    }
+
+    /// The database's clock, in milliseconds.
+    pub(super) const fn now(self) -> &'static str {
+        match self {
+            Self::Postgres => "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
+            Self::MySql => "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
+        }
+    }
+
+    /// The statement that changes a row's `token` to the next one: larger than all before it, also if they were forgotten, since it is
+    /// never behind the date. PostgreSQL answers with it, MySQL has it as the number of the statement.
+    pub(super) fn next_token(self, table: &str, changes: &str, condition: &str) -> Sql {
+        let next = "GREATEST(token + 1, {now} * 1000)";
+        let sql = match self {
+            Self::Postgres => {
+                format!("UPDATE {{t}} SET token = {next}, {changes} WHERE {condition} RETURNING token")
+            }
+            Self::MySql => {
+                format!("UPDATE {{t}} SET token = LAST_INSERT_ID({next}), {changes} WHERE {condition}")
+            }
+        };
+        self.statement(table, &sql)
+    }
+
+    /// A statement about a table `{t}`, at a time `{now}`, whose values are `$1`, `$2` and so on, in this order.
+    pub(super) fn statement(self, table: &str, sql: &str) -> Sql {
+        let sql = sql.replace("{t}", table).replace("{now}", self.now());
+        match self {
+            Self::Postgres => sql.into(),
+            Self::MySql => {
+                // There they have no numbers.
+                let mut parts = sql.split('$');
+                let first = parts.next().unwrap_or_default().to_owned();
+                let all = parts.fold(first, |all, part| {
+                    all + "?" + part.trim_start_matches(|c: char| c.is_ascii_digit())
+                });
+                all.into()
+            }
+        }
+    }
+
+    /// Bytes as a literal in which nothing can end early.
+    pub(super) fn bytes(self, bytes: &[u8]) -> String {
+        let hex = hex(bytes);
+        match self {
+            Self::Postgres => format!("'\\x{hex}'::bytea"),
+            Self::MySql => format!("X'{hex}'"),
+        }
+    }
+
+    pub(super) fn id(self, id: u128) -> String {
+        self.bytes(&id.to_be_bytes())
+    }
+
+    pub(super) fn text(self, text: &str) -> String {
+        let bytes = self.bytes(text.as_bytes());
+        match self {
+            Self::Postgres => format!("convert_from({bytes}, 'UTF8')"),
+            Self::MySql => format!("CONVERT({bytes} USING utf8mb4)"),
+        }
+    }
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    let mut hex = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
+}

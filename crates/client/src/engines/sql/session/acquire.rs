@@ -1,0 +1,318 @@
+//! How a lock is asked for: on a connection of its own, which waits in the database, and then keeps it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::Error;
+use tokio::sync::Mutex as AsyncMutex;
+
+use super::texts::{SHORTEST_SLICE, SLICE, Texts};
+use super::{Held, SessionEngine, term};
+use crate::clock::BootTime;
+use crate::engine::{AcquireRequest, Granted, WaitUntil};
+use crate::engines::sql::connection::{Arg, Connection, Sql};
+use crate::engines::sql::fault::{Fault, What};
+use crate::engines::sql::link::{Lent, Work};
+use crate::error::{AcquireError, RenewError};
+use crate::mode::Mode;
+use crate::random;
+use crate::sql::Dialect;
+use crate::token::FencingToken;
+
+/// How long to wait before asking again one who did not answer.
+const SILENT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a statement that asks for a lock says.
+enum Said {
+    Got(Session),
+    Busy,
+    /// The row of the lock is not there.
+    NoRow,
+}
+
+/// Who holds, as the database shows it.
+#[derive(Clone, Copy)]
+struct Session {
+    number: i64,
+    /// When its transaction began, where that is what tells it from another one.
+    born: i64,
+}
+
+impl SessionEngine {
+    /// On the client's own thread: the connection must outlive the runtime of whoever asks.
+    pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
+        let same = self.held().get(&request.grant).cloned();
+        if let Some(held) = same {
+            // The answer to the first such request was lost.
+            let grant = request.granted(Some(held.token));
+            return match self.clone().speak(grant).await {
+                Ok(term) => Ok(Granted::new(Some(held.token), term)),
+                Err(RenewError::Engine(error)) => Err(error.into()),
+                Err(RenewError::Lost(_)) => Err(request.not_got()),
+            };
+        }
+        let mut silent_since: Option<BootTime> = None;
+        let mut kept: Option<Lent> = None;
+        loop {
+            let asked = tokio::select! {
+                biased;
+                () = request.cancel.cancelled() => return Err(request.not_got()),
+                asked = self.ask(&request, &mut kept) => asked,
+            };
+            match asked {
+                Ok(Some(granted)) => return Ok(granted),
+                Ok(None) => {
+                    silent_since = None;
+                    if request.wait.is_over(self.now()) {
+                        if let Some(lent) = kept {
+                            self.locks.put_back(lent);
+                        }
+                        return Err(request.not_got());
+                    }
+                }
+                Err(fault) => {
+                    // Whatever it had begun ends with it.
+                    kept = None;
+                    // A wait outlasts a restart of the database, but not a longer silence. That begins here: before, the statement may
+                    // have waited for its lock.
+                    let since = *silent_since.get_or_insert_with(|| self.now());
+                    let goes_on = fault.what.is_silence() && self.now().since(since) < self.locks.limit();
+                    if !goes_on || request.wait.is_over(self.now()) {
+                        return Err(fault.into());
+                    }
+                    let again = request.wait.or_at(self.now() + random::jittered(SILENT_PAUSE));
+                    tokio::select! {
+                        () = request.cancel.cancelled() => return Err(request.not_got()),
+                        () = self.context.clock.sleep_until(again) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks for the lock once; nothing, if it is busy. Once more on a new connection, if an old one turns out to be closed: the database closes
+    /// those that nobody uses.
+    async fn ask(&self, request: &AcquireRequest, kept: &mut Option<Lent>) -> Result<Option<Granted>, Fault> {
+        let mut used = false;
+        match self.ask_once(request, kept, &mut used).await {
+            Err(fault) if used && fault.what.is_silence() => {
+                self.locks.forget_idle();
+                self.ask_once(request, kept, &mut used).await
+            }
+            asked => asked,
+        }
+    }
+
+    async fn ask_once(
+        &self,
+        request: &AcquireRequest,
+        kept: &mut Option<Lent>,
+        used: &mut bool,
+    ) -> Result<Option<Granted>, Fault> {
+        let mut lent = match kept.take() {
+            Some(lent) => lent,
+            None => match self.connection(request).await? {
+                Some(lent) => lent,
+                None => return Ok(None),
+            },
+        };
+        *used = lent.used;
+        let mut sent_at = self.now();
+        let slice = match request.wait {
+            WaitUntil::Try => SHORTEST_SLICE,
+            WaitUntil::At { at, .. } => at.since(sent_at).clamp(SHORTEST_SLICE, SLICE),
+            WaitUntil::Forever => SLICE,
+        };
+        let asking =
+            async { self.lock(&mut lent, request, slice).await.map_err(|error| self.locks.fault(error)) };
+        let session = match self.locks.within(slice + self.locks.limit(), What::NoAnswer, asking).await? {
+            Said::Got(session) => session,
+            Said::Busy => {
+                *kept = Some(lent);
+                return Ok(None);
+            }
+            Said::NoRow => {
+                self.make_row(&mut lent.connection, request, slice).await?;
+                *kept = Some(lent);
+                return Box::pin(self.ask_once(request, kept, used)).await;
+            }
+        };
+        if self.now().since(sent_at) > request.ttl.get() / 10 {
+            // The lease counts from when the connection was last heard, and that was long ago.
+            sent_at = self.now();
+            let pinged = async { lent.connection.ping().await.map_err(|error| self.locks.fault(error)) };
+            self.locks.within(self.locks.limit(), What::NoAnswer, pinged).await?;
+        }
+        let token = self.count(&mut lent, request, session).await?;
+        let held = Held { token, session: session.number, connection: AsyncMutex::new(Some(lent)) };
+        self.held().insert(request.grant, Arc::new(held));
+        Ok(Some(Granted::new(Some(token), term(sent_at, request.ttl))))
+    }
+
+    /// A connection for a request; nothing, if there is none in the time that it has.
+    async fn connection(&self, request: &AcquireRequest) -> Result<Option<Lent>, Fault> {
+        if matches!(request.wait, WaitUntil::Try) && !self.locks.has_room() {
+            return Err(self
+                .locks
+                .refused("all connections that locks may take are in use: raise `connections=` in the URL"));
+        }
+        let taking = self.locks.take_when_free();
+        match request.wait {
+            WaitUntil::At { at, .. } => tokio::select! {
+                lent = taking => lent.map(Some),
+                () = self.context.clock.sleep_until(at) => Ok(None),
+            },
+            WaitUntil::Try | WaitUntil::Forever => taking.await.map(Some),
+        }
+    }
+
+    /// Makes the row of a lock, outside of any transaction. With MySQL, it may have to wait for one who was faster, and has it locked.
+    async fn make_row(
+        &self,
+        connection: &mut Connection,
+        request: &AcquireRequest,
+        slice: Duration,
+    ) -> Result<(), Fault> {
+        let name = [Arg::Bytes(request.name.as_str().as_bytes())];
+        let making = async {
+            connection.run(&self.texts.make_row, &name).await.map_err(|error| self.locks.fault(error))
+        };
+        match self.locks.within(slice + self.locks.limit(), What::NoAnswer, making).await {
+            // So it is there.
+            Err(fault) if fault.what == What::LockTimeout => Ok(()),
+            made => made.map(drop),
+        }
+    }
+
+    /// Has the connection lock it, which may take as long as the slice.
+    async fn lock(&self, lent: &mut Lent, request: &AcquireRequest, slice: Duration) -> Result<Said, Error> {
+        let settings = self.texts.settings(request, slice);
+        if lent.told != settings {
+            lent.connection.plain(settings.as_str()).await?;
+            lent.told = settings;
+        }
+        let answers = match lent.connection.batch(self.texts.lock(request, slice)).await {
+            Ok(answers) => answers,
+            Err(error) => {
+                if self.locks.what(&error) != What::LockTimeout {
+                    return Err(error);
+                }
+                if self.texts.kind.is_row() {
+                    // A transaction has begun.
+                    lent.connection.plain("ROLLBACK").await?;
+                }
+                return Ok(Said::Busy);
+            }
+        };
+        let Some(row) = answers.last().and_then(|rows| rows.first()) else {
+            lent.connection.plain("ROLLBACK").await?;
+            return Ok(Said::NoRow);
+        };
+        if self.texts.answers_whether(request) {
+            match row.maybe_int(2)? {
+                Some(1) => {}
+                Some(_) => return Ok(Said::Busy),
+                // It was stopped, or is out of memory.
+                None => return Err(Error::RowNotFound),
+            }
+        }
+        Ok(Said::Got(Session { number: row.int(0)?, born: row.int(1)? }))
+    }
+
+    /// Raises the counter of a lock that is held, and writes down who holds it.
+    async fn count(
+        &self,
+        lent: &mut Lent,
+        request: &AcquireRequest,
+        session: Session,
+    ) -> Result<FencingToken, Fault> {
+        let details = self.ourselves.details(request, self.context.clock.wall(), None);
+        let key = self.texts.key(&request.name);
+        let mut count = Count {
+            texts: &self.texts,
+            dialect: self.address.dialect,
+            key: &key,
+            request,
+            session,
+            details: &details,
+        };
+        let counted = if self.texts.kind.is_row() {
+            // That connection's transaction stays open.
+            self.short.with(count).await?
+        } else {
+            let counting = async {
+                count.run(&mut lent.connection, false).await.map_err(|error| self.locks.fault(error))
+            };
+            self.locks.within(self.locks.limit(), What::NoAnswer, counting).await?
+        };
+        counted.map(FencingToken::new).map_err(|other| {
+            self.locks.refused(&format!(
+                "the lock `{}` has the same key as `{}`: choose another name for one of them",
+                request.name,
+                String::from_utf8_lossy(&other)
+            ))
+        })
+    }
+}
+
+/// The next token of a lock, and who has it; or whose key it is, if it is another lock's.
+struct Count<'a> {
+    texts: &'a Texts,
+    dialect: Dialect,
+    key: &'a str,
+    request: &'a AcquireRequest,
+    session: Session,
+    details: &'a str,
+}
+
+impl Work for Count<'_> {
+    type Answer = Result<u64, Vec<u8>>;
+
+    async fn run(&mut self, connection: &mut Connection, _: bool) -> Result<Self::Answer, Error> {
+        let Self { texts, key, request, session, details, .. } = *self;
+        let (grant, owner) = (request.grant.as_u128().to_be_bytes(), request.owner.as_u128().to_be_bytes());
+        let (lock, name) = (Arg::Text(key), Arg::Bytes(request.name.as_str().as_bytes()));
+        let (number, born) = (Arg::Int(session.number), Arg::Int(session.born));
+        let who = [Arg::Bytes(&grant), Arg::Bytes(&owner), Arg::Text(details)];
+        let shared = request.mode == Mode::Pr;
+        let alone = [who[0], who[1], who[2], number, born, lock, name];
+        let (sql, args) =
+            if shared { (&texts.count_shared, &alone[5..]) } else { (&texts.count_alone, &alone[..]) };
+        let mut token = self.next(connection, sql, args).await?;
+        if token.is_none() {
+            connection.run(&texts.begin_count, &[lock, name]).await?;
+            token = self.next(connection, sql, args).await?;
+        }
+        let Some(token) = token else {
+            let others = connection.rows(&texts.counted_for, &[lock]).await?;
+            return Ok(Err(others.first().ok_or(Error::RowNotFound)?.bytes(0)?));
+        };
+        if shared {
+            let number_of_it = Arg::Int(token.cast_signed());
+            let reader = [lock, number, born, number_of_it, who[0], who[1], who[2]];
+            connection.run(&texts.read_in, &reader).await?;
+        }
+        Ok(Ok(token))
+    }
+}
+
+impl Count<'_> {
+    /// Nothing, if there is no such row yet.
+    async fn next(
+        &self,
+        connection: &mut Connection,
+        sql: &Sql,
+        args: &[Arg<'_>],
+    ) -> Result<Option<u64>, Error> {
+        match self.dialect {
+            Dialect::Postgres => {
+                let rows = connection.rows(sql, args).await?;
+                rows.first().map(|row| Ok(row.int(0)?.unsigned_abs())).transpose()
+            }
+            Dialect::MySql => {
+                let done = connection.run(sql, args).await?;
+                Ok((done.rows == 1).then_some(done.number))
+            }
+        }
+    }
+}

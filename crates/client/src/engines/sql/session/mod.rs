@@ -1,0 +1,251 @@
+//! The recipes `row`, `advisory` and `named`: a lock that the database itself keeps, for as long as a connection lives.
+//!
+//! Each grant has a connection of its own, and so has each who waits. The database is told to end a connection that is silent for a ttl,
+//! and the holder speaks every third of it: so neither is a quiet holder dropped, nor does a dead host hold for hours, and a holder that
+//! is not heard knows when to stop believing.
+//!
+//! A token is counted after the lock is held, in a row of its own that is committed apart from it. Beside it stands who holds, for those who
+//! look; nothing is decided by that.
+
+mod acquire;
+mod look;
+mod texts;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::sync::Mutex as AsyncMutex;
+
+pub(super) use self::texts::tables;
+use self::texts::{Kind, Texts};
+use super::address::Address;
+use super::fault::{Fault, What};
+use super::link::{Lent, Link};
+use super::tables::ensure_tables;
+use super::{Recipe, pooler};
+use crate::capabilities::{Capabilities, Expiry, Reach, Waking};
+use crate::clock::BootTime;
+use crate::engine::{AcquireRequest, Engine, EngineContext, Grant, Granted};
+use crate::engines::details::Ourselves;
+use crate::error::{AcquireError, EngineError, InspectError, LostReason, ReleaseError, RenewError};
+use crate::ids::GrantId;
+use crate::info::LockInfo;
+use crate::lease::{Term, Ttl};
+use crate::mode::{Mode, ModeSet};
+use crate::name::LockName;
+use crate::sql::Dialect;
+use crate::token::FencingToken;
+
+/// The databases' timers are coarse.
+const MARGIN: Duration = Duration::from_millis(10);
+
+#[derive(Debug)]
+pub(super) struct SessionEngine {
+    address: Address,
+    texts: Texts,
+    /// The connections that hold or wait.
+    locks: Arc<Link>,
+    /// For all that is short: whoever gets a lock must not wait for those who wait for it.
+    short: Arc<Link>,
+    held: Mutex<HashMap<GrantId, Arc<Held>>>,
+    ourselves: Ourselves,
+    capabilities: Capabilities,
+    context: EngineContext,
+}
+
+/// A grant.
+#[derive(Debug)]
+struct Held {
+    token: FencingToken,
+    /// The number of its session.
+    session: i64,
+    /// The connection that holds it, until it is given back or broken.
+    connection: AsyncMutex<Option<Lent>>,
+}
+
+impl SessionEngine {
+    /// On the client's own thread, as all that follows.
+    pub(super) async fn open(address: Address, context: EngineContext) -> Result<Arc<dyn Engine>, Fault> {
+        // Where a token is counted on another connection than the one that holds, there are several to count on.
+        let short = if address.recipe == Recipe::Row { (address.connections / 10).max(1) } else { 1 };
+        let locks = Link::new(&address, address.connections - short, 0, &context);
+        let short = Link::new(&address, short, 0, &context);
+        let closed = locks.refused("the client was closed");
+        let own = context.runtime.clone();
+        own.spawn(Self::open_here(address, locks, short, context)).await.unwrap_or(Err(closed))
+    }
+
+    async fn open_here(
+        address: Address,
+        locks: Arc<Link>,
+        short: Arc<Link>,
+        context: EngineContext,
+    ) -> Result<Arc<dyn Engine>, Fault> {
+        pooler::refuse(&locks).await?;
+        let (names, statements) = (
+            ["session", "reader", "row"].map(|end| format!("{}_{end}", address.table)),
+            tables(address.dialect, &address.table),
+        );
+        ensure_tables(&short, &names, &statements).await?;
+        let is_mariadb = address.dialect == Dialect::MySql && {
+            let version = short.rows(&"SELECT VERSION()".into(), &[], |row| row.text(0)).await?;
+            version.first().is_some_and(|version| version.contains("MariaDB"))
+        };
+        let texts = Texts::new(&address, is_mariadb);
+        let modes: &[Mode] = if texts.kind == Kind::Named { &[Mode::Ex] } else { &[Mode::Pr, Mode::Ex] };
+        if texts.kind != Kind::Named {
+            // What stays behind is seen by nobody, so it can wait for one who may sweep.
+            if let Err(fault) = short.run(&texts.sweep, &[]).await {
+                tracing::debug!(error = %fault.error, "the rows of readers that died were not swept up");
+            }
+        }
+        let capabilities = Capabilities {
+            modes: ModeSet::of(modes),
+            fencing: true,
+            expiry: Expiry::Connection,
+            waking: Waking::One,
+            reach: Reach::Network,
+            ..Capabilities::minimal(address.dialect.engine(), address.recipe.name(address.dialect))
+        };
+        Ok(Arc::new(Self {
+            address,
+            texts,
+            locks,
+            short,
+            held: Mutex::default(),
+            ourselves: Ourselves::new(),
+            capabilities,
+            context,
+        }))
+    }
+
+    fn now(&self) -> BootTime {
+        self.context.clock.now()
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<GrantId, Arc<Held>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Speaks on the connection of a grant, so that the database goes on to keep it.
+    async fn speak(self: Arc<Self>, grant: Grant) -> Result<Term, RenewError> {
+        let lost = || RenewError::Lost(LostReason::Disconnected);
+        let held = self.held().get(&grant.id).cloned().ok_or_else(lost)?;
+        let (clock, at) = (self.context.clock.clone(), self.locks.clone());
+        // By a task of its own, which goes on if there is no answer in time: the next one finds what became of it.
+        let speaking = self.context.runtime.spawn(async move {
+            let mut held = held.connection.lock().await;
+            let lent = held.as_mut()?;
+            let sent_at = clock.now();
+            if let Err(error) = lent.connection.ping().await {
+                tracing::debug!(%error, "the connection of a lock is gone");
+                *held = None;
+                return None;
+            }
+            Some(sent_at)
+        });
+        let spoken = async { Ok(speaking.await.unwrap_or_default()) };
+        match at.within(at.limit(), What::NoAnswer, spoken).await {
+            Ok(Some(sent_at)) => Ok(term(sent_at, grant.ttl)),
+            Ok(None) => {
+                self.held().remove(&grant.id);
+                Err(lost())
+            }
+            Err(fault) => Err(RenewError::Engine(fault.error)),
+        }
+    }
+
+    async fn let_go(self: Arc<Self>, grant: Grant) -> Result<(), ReleaseError> {
+        let not_held = Err(ReleaseError::NotHeld(LostReason::Disconnected));
+        let Some(held) = self.held().remove(&grant.id) else { return not_held };
+        let sql = self.texts.unlock(&grant.name, grant.mode, held.session);
+        let freeing = async {
+            let mut held = held.connection.lock().await;
+            let Some(mut lent) = held.take() else { return Ok(false) };
+            // Whatever becomes of it, the connection is gone or the lock is.
+            let answers = match lent.connection.batch(sql).await {
+                Ok(answers) => answers,
+                // It had ended the session before it was asked.
+                Err(error) if self.locks.says_ended(&error) => return Ok(false),
+                Err(error) => return Err(self.locks.fault(error)),
+            };
+            self.locks.put_back(lent);
+            let said = answers.last().and_then(|rows| rows.first());
+            said.map_or(Ok(true), |row| Ok(row.int(0).map_err(|error| self.locks.fault(error))? == 1))
+        };
+        match self.locks.within(self.locks.limit(), What::NoAnswer, freeing).await {
+            Ok(true) => Ok(()),
+            Ok(false) => not_held,
+            Err(fault) => Err(fault.into()),
+        }
+    }
+}
+
+/// What is believed of a connection that was heard after this instant.
+fn term(sent_at: BootTime, ttl: Ttl) -> Term {
+    Term::Lease { sent_at, ttl: ttl.get(), margin: MARGIN }
+}
+
+/// Runs something on the client's own thread, and answers with what it brings.
+async fn apart<T: Send + 'static, E: From<EngineError> + Send + 'static>(
+    context: &EngineContext,
+    work: impl Future<Output = Result<T, E>> + Send + 'static,
+) -> Result<T, E> {
+    context.runtime.spawn(work).await.unwrap_or_else(|_| Err(EngineError::Closed.into()))
+}
+
+impl Engine for SessionEngine {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn place(&self) -> String {
+        self.address.place()
+    }
+
+    fn acquire(
+        self: Arc<Self>,
+        request: AcquireRequest,
+    ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
+        Box::pin(async move { apart(&self.context, self.clone().wait_for(request)).await })
+    }
+
+    fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>> {
+        Box::pin(self.speak(grant))
+    }
+
+    fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>> {
+        Box::pin(async move { apart(&self.context, self.clone().let_go(grant)).await })
+    }
+
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<'static, Result<LockInfo, InspectError>> {
+        Box::pin(async move {
+            let looking = self.clone();
+            apart(&self.context, async move { Ok(looking.look(name).await?) }).await
+        })
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<'static, Result<Vec<LockInfo>, InspectError>> {
+        Box::pin(async move {
+            let looking = self.clone();
+            apart(&self.context, async move { Ok(looking.look_at_all(&prefix).await?) }).await
+        })
+    }
+
+    fn close(self: Arc<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let held: Vec<_> = self.held().drain().map(|(_, held)| held).collect();
+            for held in held {
+                if let Ok(mut held) = held.connection.try_lock()
+                    && let Some(lent) = held.take()
+                {
+                    lent.connection.close().await;
+                }
+            }
+            self.locks.close().await;
+            self.short.close().await;
+        })
+    }
+}

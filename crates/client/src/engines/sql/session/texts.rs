@@ -1,0 +1,330 @@
+//! The statements of the recipes `row`, `advisory` and `named`.
+//!
+//! A session that holds is told apart from one that does not hold any more by what the database itself shows of it: an advisory lock, a
+//! transaction that began at a certain instant, a named lock. So a release needs no row to be changed, and a row that is left behind by one
+//! who died shows nobody.
+
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use crate::engine::{AcquireRequest, WaitUntil};
+use crate::engines::sql::address::Address;
+use crate::engines::sql::connection::Sql;
+use crate::engines::sql::dialect::hex;
+use crate::engines::sql::{Dialect, Recipe};
+use crate::mode::Mode;
+use crate::name::LockName;
+
+/// How long one statement waits for a lock. Then it is asked again: so it is noticed if the database is gone, and one who has gone away
+/// does not stand in the queue for longer.
+pub(super) const SLICE: Duration = Duration::from_secs(5);
+
+/// PostgreSQL takes 0 for no limit at all.
+pub(super) const SHORTEST_SLICE: Duration = Duration::from_millis(1);
+
+/// Which lock of the database is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Advisory,
+    Named,
+    RowOfPostgres,
+    RowOfMySql { is_mariadb: bool },
+}
+
+impl Kind {
+    pub(super) const fn is_row(self) -> bool {
+        matches!(self, Self::RowOfPostgres | Self::RowOfMySql { .. })
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Texts {
+    pub(super) kind: Kind,
+    dialect: Dialect,
+    table: String,
+    /// A lock has a place in it in what a database calls it, where names are one server's.
+    database: String,
+    /// How long a request may take.
+    limit: Duration,
+    /// The next token for one who holds alone, and who that is.
+    pub(super) count_alone: Sql,
+    /// The next token for one of several.
+    pub(super) count_shared: Sql,
+    /// Makes the row of a lock's tokens, if there is none.
+    pub(super) begin_count: Sql,
+    /// Whose the row is.
+    pub(super) counted_for: Sql,
+    /// Writes down one of several holders.
+    pub(super) read_in: Sql,
+    /// The last token of a lock.
+    pub(super) last_token: Sql,
+    /// Makes the row to lock, if there is none.
+    pub(super) make_row: Sql,
+    /// Forgets those who read and died.
+    pub(super) sweep: Sql,
+}
+
+impl Texts {
+    pub(super) fn new(address: &Address, is_mariadb: bool) -> Self {
+        let (dialect, table) = (address.dialect, &address.table);
+        let kind = match (address.recipe, dialect) {
+            (Recipe::Row, Dialect::Postgres) => Kind::RowOfPostgres,
+            (Recipe::Row, Dialect::MySql) => Kind::RowOfMySql { is_mariadb },
+            (_, Dialect::Postgres) => Kind::Advisory,
+            (_, Dialect::MySql) => Kind::Named,
+        };
+        let text = |sql: &str| dialect.statement(table, sql);
+        let counted = format!("{table}_session");
+        // Made once, and then left alone.
+        let make = |table: &str, columns: &str, values: &str| match dialect {
+            Dialect::Postgres => {
+                text(&format!("INSERT INTO {table} ({columns}) VALUES ({values}) ON CONFLICT DO NOTHING"))
+            }
+            Dialect::MySql => text(&format!("INSERT IGNORE INTO {table} ({columns}) VALUES ({values})")),
+        };
+        let read_in = "INSERT INTO {t}_reader (lock_key, session, born, token, holder, owner, details) \
+                       VALUES ($1, $2, $3, $4, $5, $6, $7) ";
+        let again = match dialect {
+            Dialect::Postgres => {
+                "ON CONFLICT (lock_key, session) DO UPDATE SET born = EXCLUDED.born, token = EXCLUDED.token, \
+                 holder = EXCLUDED.holder, owner = EXCLUDED.owner, details = EXCLUDED.details"
+            }
+            Dialect::MySql => {
+                "ON DUPLICATE KEY UPDATE born = VALUES(born), token = VALUES(token), \
+                 holder = VALUES(holder), owner = VALUES(owner), details = VALUES(details)"
+            }
+        };
+        let sweep = match dialect {
+            Dialect::Postgres => {
+                "DELETE FROM {t}_reader WHERE session NOT IN (SELECT pid FROM pg_stat_activity)"
+            }
+            Dialect::MySql => {
+                "DELETE FROM {t}_reader WHERE \
+                 COALESCE(IS_USED_LOCK(CONCAT(session, ':', lock_key)), 0) <> session"
+            }
+        };
+        Self {
+            kind,
+            dialect,
+            table: table.clone(),
+            database: address.authority.path.clone(),
+            limit: address.limit,
+            count_alone: dialect.next_token(
+                &counted,
+                "holder = $1, owner = $2, details = $3, session = $4, born = $5",
+                "lock_key = $6 AND name = $7",
+            ),
+            count_shared: dialect.next_token(&counted, "holder = NULL", "lock_key = $1 AND name = $2"),
+            begin_count: make("{t}_session", "lock_key, name", "$1, $2"),
+            counted_for: text("SELECT name FROM {t}_session WHERE lock_key = $1"),
+            read_in: text(&format!("{read_in}{again}")),
+            last_token: text("SELECT token FROM {t}_session WHERE lock_key = $1"),
+            make_row: make("{t}_row", "name", "$1"),
+            sweep: text(sweep),
+        }
+    }
+
+    /// What the database calls a lock: a number, or a text, that is made of all of its name.
+    pub(super) fn key(&self, name: &LockName) -> String {
+        // Named locks are one server's, and not one database's.
+        let database = if self.kind == Kind::Named { &*self.database } else { "" };
+        let mut hash = Sha256::new();
+        for part in [database, &self.table, name.as_str()] {
+            hash.update(part.as_bytes());
+            hash.update([0]);
+        }
+        let digest = hash.finalize();
+        match self.kind {
+            Kind::Advisory => {
+                let (first, _) = digest.as_slice().split_first_chunk::<8>().expect("a hash is long enough");
+                i64::from_be_bytes(*first).to_string()
+            }
+            Kind::Named => format!("tenure:{}", hex(&digest[..20])),
+            Kind::RowOfPostgres | Kind::RowOfMySql { .. } => hex(&digest[..20]),
+        }
+    }
+
+    /// What a session is told of itself before it asks for a lock. It is the same for most requests, and is said once.
+    ///
+    /// The database ends a session that is silent for a ttl.
+    pub(super) fn settings(&self, request: &AcquireRequest, slice: Duration) -> String {
+        let (ttl_ms, slice_ms) = (request.ttl.get().as_millis(), SLICE.as_millis());
+        let (ttl_seconds, both_ms) = (ttl_ms.div_ceil(1000), (SLICE + self.limit).as_millis());
+        let idle = match self.kind {
+            Kind::Advisory => "idle_session_timeout",
+            Kind::RowOfPostgres => "idle_in_transaction_session_timeout",
+            Kind::Named => return format!("SET SESSION wait_timeout = {ttl_seconds}"),
+            Kind::RowOfMySql { is_mariadb } => {
+                let wait_seconds = if tries(request) { SLICE } else { slice }.as_millis().div_ceil(1000);
+                let idle = if is_mariadb {
+                    format!(", idle_transaction_timeout = {ttl_seconds}")
+                } else {
+                    String::new()
+                };
+                return format!(
+                    "SET SESSION wait_timeout = {ttl_seconds}, innodb_lock_wait_timeout = {wait_seconds}{idle}"
+                );
+            }
+        };
+        format!("SET statement_timeout = {both_ms}; SET lock_timeout = {slice_ms}; SET {idle} = {ttl_ms}")
+    }
+
+    /// Takes a lock, which may take as long as the slice. If it has it, it answers with a row: the number of the session, since when it
+    /// holds, and, if it asked for the lock itself, whether it has it.
+    pub(super) fn lock(&self, request: &AcquireRequest, slice: Duration) -> String {
+        let (shared, tries, t) = (request.mode == Mode::Pr, tries(request), &self.table);
+        let (key, name) = (self.key(&request.name), self.dialect.bytes(request.name.as_str().as_bytes()));
+        let nowait = if tries { " NOWAIT" } else { "" };
+        let less = if slice < SLICE && !tries {
+            format!("SET LOCAL lock_timeout = {}; ", slice.as_millis())
+        } else {
+            String::new()
+        };
+        match self.kind {
+            Kind::Advisory => {
+                let shared = if shared { "_shared" } else { "" };
+                let lock = if tries {
+                    format!("pg_try_advisory_lock{shared}({key})::int::bigint")
+                } else {
+                    format!("pg_advisory_lock{shared}({key})")
+                };
+                format!("{less}SELECT pg_backend_pid()::bigint, 0::bigint, {lock}")
+            }
+            Kind::RowOfPostgres => {
+                let lock = if shared { "FOR SHARE" } else { "FOR UPDATE" };
+                format!(
+                    "BEGIN; {less}SELECT pg_backend_pid()::bigint, {} FROM {t}_row WHERE name = {name} {lock}{nowait}",
+                    since("now()")
+                )
+            }
+            Kind::Named => {
+                let wait = if tries { 0.0 } else { slice.as_secs_f64() };
+                format!(
+                    "SELECT CAST(CONNECTION_ID() AS SIGNED), 0, CAST(GET_LOCK('{key}', {wait:.3}) AS SIGNED)"
+                )
+            }
+            Kind::RowOfMySql { is_mariadb } => {
+                let lock = match (shared, is_mariadb) {
+                    (false, _) => "FOR UPDATE",
+                    (true, true) => "LOCK IN SHARE MODE",
+                    (true, false) => "FOR SHARE",
+                };
+                // Others cannot see who has a row locked, so it is also shown by a named lock.
+                format!(
+                    "BEGIN; SELECT CAST(CONNECTION_ID() AS SIGNED), 0, \
+                     CAST(GET_LOCK(CONCAT(CONNECTION_ID(), ':{key}'), 0) AS SIGNED) \
+                     FROM {t}_row WHERE name = {name} {lock}{nowait}"
+                )
+            }
+        }
+    }
+
+    /// Whether the row that answers says if the session has the lock: where it only tries, or waits for a while.
+    pub(super) fn answers_whether(&self, request: &AcquireRequest) -> bool {
+        self.kind == Kind::Named || self.kind == Kind::Advisory && tries(request)
+    }
+
+    /// Gives back what a session holds. For an advisory or a named lock it answers with whether it was held.
+    pub(super) fn unlock(&self, name: &LockName, mode: Mode, session: i64) -> String {
+        let (t, key) = (&self.table, self.key(name));
+        let shared = mode == Mode::Pr;
+        // Only for those who look, so it need not outlast a crash of the database.
+        let gone = match (shared, self.dialect) {
+            (false, _) => String::new(),
+            (true, Dialect::Postgres) => format!(
+                "SET LOCAL synchronous_commit = off; \
+                 DELETE FROM {t}_reader WHERE lock_key = '{key}' AND session = {session}; "
+            ),
+            (true, Dialect::MySql) => {
+                format!("DELETE FROM {t}_reader WHERE lock_key = '{key}' AND session = {session}; ")
+            }
+        };
+        match self.kind {
+            Kind::Advisory if shared => {
+                format!("BEGIN; {gone}COMMIT; SELECT pg_advisory_unlock_shared({key})::int::bigint")
+            }
+            Kind::Advisory => format!("SELECT pg_advisory_unlock({key})::int::bigint"),
+            Kind::Named => format!("SELECT CAST(COALESCE(RELEASE_LOCK('{key}'), 0) AS SIGNED)"),
+            Kind::RowOfPostgres => format!("{gone}COMMIT"),
+            Kind::RowOfMySql { .. } => format!("{gone}COMMIT; DO RELEASE_LOCK('{session}:{key}')"),
+        }
+    }
+
+    /// Those who hold: name, holder, owner, mode, token and details of each, in the order of names.
+    pub(super) fn holders(&self, which: &str) -> String {
+        let t = &self.table;
+        let holds = |row: &str, mode: &str| match self.kind {
+            Kind::Advisory => format!(
+                "EXISTS (SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted \
+                 AND l.pid = {row}.session AND l.mode = '{mode}' \
+                 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+                 AND ((l.classid::bigint << 32) | l.objid::bigint)::text = {row}.lock_key)"
+            ),
+            Kind::RowOfPostgres => format!(
+                "EXISTS (SELECT 1 FROM pg_stat_activity a WHERE a.pid = {row}.session AND {} = {row}.born)",
+                since("a.xact_start")
+            ),
+            Kind::Named => format!("IS_USED_LOCK({row}.lock_key) = {row}.session"),
+            Kind::RowOfMySql { .. } => {
+                format!("IS_USED_LOCK(CONCAT({row}.session, ':', {row}.lock_key)) = {row}.session")
+            }
+        };
+        let (alone, shared) = (holds("s", "ExclusiveLock"), holds("r", "ShareLock"));
+        format!(
+            "SELECT s.name, s.holder, s.owner, 'EX', s.token, s.details FROM {t}_session s \
+             WHERE {which} AND s.holder IS NOT NULL AND {alone} UNION ALL \
+             SELECT s.name, r.holder, r.owner, 'PR', r.token, r.details \
+             FROM {t}_session s JOIN {t}_reader r ON r.lock_key = s.lock_key \
+             WHERE {which} AND {shared} ORDER BY 1, 5, 2"
+        )
+    }
+
+    /// Of one lock.
+    pub(super) fn of(&self, name: &LockName) -> String {
+        format!("s.lock_key = '{}'", self.key(name))
+    }
+
+    /// Of all locks from a name on and below another.
+    pub(super) fn between(&self, from: &[u8], to: &[u8]) -> String {
+        format!("s.name >= {} AND s.name < {}", self.dialect.bytes(from), self.dialect.bytes(to))
+    }
+}
+
+fn tries(request: &AcquireRequest) -> bool {
+    matches!(request.wait, WaitUntil::Try)
+}
+
+/// An instant of PostgreSQL, in microseconds.
+fn since(at: &str) -> String {
+    format!("floor(extract(epoch FROM {at}) * 1000000)::bigint")
+}
+
+/// The statements that make the tables of these recipes.
+pub(in crate::engines::sql) fn tables(dialect: Dialect, t: &str) -> [String; 3] {
+    let (bytes, id, key, text, end) = match dialect {
+        Dialect::Postgres => ("bytea", "bytea", "text", "text", ""),
+        Dialect::MySql => (
+            "varbinary(512)",
+            "binary(16)",
+            "varchar(64) CHARACTER SET ascii",
+            "text CHARACTER SET utf8mb4",
+            " ENGINE = InnoDB",
+        ),
+    };
+    // Its rows change at each grant, and find room beside themselves.
+    let room = if dialect == Dialect::Postgres { " WITH (fillfactor = 50)" } else { end };
+    [
+        format!(
+            "CREATE TABLE IF NOT EXISTS {t}_session (\n  lock_key {key} NOT NULL PRIMARY KEY,\n  \
+             name {bytes} NOT NULL,\n  token bigint NOT NULL DEFAULT 0,\n  holder {id},\n  owner {id},\n  \
+             details {text},\n  session bigint NOT NULL DEFAULT 0,\n  born bigint NOT NULL DEFAULT 0\n){room}"
+        ),
+        format!(
+            "CREATE TABLE IF NOT EXISTS {t}_reader (\n  lock_key {key} NOT NULL,\n  session bigint NOT NULL,\n  \
+             born bigint NOT NULL,\n  token bigint NOT NULL,\n  holder {id} NOT NULL,\n  owner {id} NOT NULL,\n  \
+             details {text} NOT NULL,\n  PRIMARY KEY (lock_key, session)\n){end}"
+        ),
+        format!("CREATE TABLE IF NOT EXISTS {t}_row (\n  name {bytes} NOT NULL PRIMARY KEY\n){end}"),
+    ]
+}
