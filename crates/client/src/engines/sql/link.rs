@@ -36,6 +36,7 @@ pub(super) struct Link {
     /// One more, for the client's own thread: those who wait must not keep it from renewing what is held.
     reserve: Arc<Semaphore>,
     most: usize,
+    only_own: bool,
     /// Runtimes that cannot open connections.
     without_io: Mutex<Vec<runtime::Id>>,
 }
@@ -77,9 +78,9 @@ pub(super) struct Lent {
 }
 
 impl Link {
-    /// With so many connections at the most, so many of them for the client's own thread alone.
-    pub(super) fn new(address: &Address, most: usize, reserved: usize, context: &EngineContext) -> Arc<Self> {
-        Arc::new(Self {
+    /// With so many connections at the most.
+    pub(super) fn new(address: &Address, most: usize, context: &EngineContext) -> Self {
+        Self {
             dialect: address.dialect,
             options: Options::of(address),
             at: address.at(),
@@ -87,11 +88,24 @@ impl Link {
             own: context.runtime.clone(),
             clock: context.clock.clone(),
             idle: Mutex::default(),
-            slots: Arc::new(Semaphore::new(most - reserved)),
-            reserve: Arc::new(Semaphore::new(reserved)),
+            slots: Arc::new(Semaphore::new(most)),
+            reserve: Arc::new(Semaphore::new(0)),
             most,
+            only_own: false,
             without_io: Mutex::default(),
-        })
+        }
+    }
+
+    /// One of them is for the client's own thread alone.
+    pub(super) fn with_a_reserve(self) -> Self {
+        self.slots.forget_permits(1);
+        self.reserve.add_permits(1);
+        self
+    }
+
+    /// All of them are driven by the client's own thread, whoever uses them.
+    pub(super) fn on_own_runtime(self) -> Self {
+        Self { only_own: true, ..self }
     }
 
     pub(super) const fn limit(&self) -> Duration {
@@ -237,6 +251,9 @@ impl Link {
 
     /// The runtime whose connections whoever asks here uses: the client's own, where this one cannot have any.
     fn here(&self) -> runtime::Id {
+        if self.only_own {
+            return self.own.id();
+        }
         let here = Handle::current().id();
         if self.without_io().contains(&here) { self.own.id() } else { here }
     }

@@ -24,7 +24,8 @@ const SILENT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a statement that asks for a lock says.
 enum Said {
-    Got(Session),
+    /// It holds, and may have counted already.
+    Got(Session, Option<u64>),
     Busy,
     /// The row of the lock is not there.
     NoRow,
@@ -39,7 +40,6 @@ struct Session {
 }
 
 impl SessionEngine {
-    /// On the client's own thread: the connection must outlive the runtime of whoever asks.
     pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
         let same = self.held().get(&request.grant).cloned();
         if let Some(held) = same {
@@ -123,27 +123,38 @@ impl SessionEngine {
             WaitUntil::At { at, .. } => at.since(sent_at).clamp(SHORTEST_SLICE, SLICE),
             WaitUntil::Forever => SLICE,
         };
-        let asking =
-            async { self.lock(&mut lent, request, slice).await.map_err(|error| self.locks.fault(error)) };
-        let session = match self.locks.within(slice + self.locks.limit(), What::NoAnswer, asking).await? {
-            Said::Got(session) => session,
-            Said::Busy => {
-                *kept = Some(lent);
-                return Ok(None);
-            }
-            Said::NoRow => {
-                self.make_row(&mut lent.connection, request, slice).await?;
-                *kept = Some(lent);
-                return Box::pin(self.ask_once(request, kept, used)).await;
-            }
+        let details = self.ourselves.details(request, self.context.clock.wall(), None);
+        let asking = async {
+            self.lock(&mut lent, request, &details, slice).await.map_err(|error| self.locks.fault(error))
         };
+        let (session, token) =
+            match self.locks.within(slice + self.locks.limit(), What::NoAnswer, asking).await? {
+                Said::Got(session, token) => (session, token),
+                Said::Busy => {
+                    *kept = Some(lent);
+                    return Ok(None);
+                }
+                Said::NoRow => {
+                    self.make_row(&mut lent.connection, request, slice).await?;
+                    *kept = Some(lent);
+                    return Box::pin(self.ask_once(request, kept, used)).await;
+                }
+            };
         if self.now().since(sent_at) > request.ttl.get() / 10 {
             // The lease counts from when the connection was last heard, and that was long ago.
             sent_at = self.now();
             let pinged = async { lent.connection.ping().await.map_err(|error| self.locks.fault(error)) };
             self.locks.within(self.locks.limit(), What::NoAnswer, pinged).await?;
         }
-        let token = self.count(&mut lent, request, session).await?;
+        let count = Count {
+            texts: &self.texts,
+            dialect: self.address.dialect,
+            request,
+            session,
+            details: &details,
+            token,
+        };
+        let token = self.count(&mut lent, count).await?;
         let held = Held { token, session: session.number, connection: AsyncMutex::new(Some(lent)) };
         self.held().insert(request.grant, Arc::new(held));
         Ok(Some(Granted::new(Some(token), term(sent_at, request.ttl))))
@@ -185,27 +196,33 @@ impl SessionEngine {
     }
 
     /// Has the connection lock it, which may take as long as the slice.
-    async fn lock(&self, lent: &mut Lent, request: &AcquireRequest, slice: Duration) -> Result<Said, Error> {
+    async fn lock(
+        &self,
+        lent: &mut Lent,
+        request: &AcquireRequest,
+        details: &str,
+        slice: Duration,
+    ) -> Result<Said, Error> {
         let settings = self.texts.settings(request, slice);
         if lent.told != settings {
             lent.connection.plain(settings.as_str()).await?;
             lent.told = settings;
         }
-        let answers = match lent.connection.batch(self.texts.lock(request, slice)).await {
+        let (mut sql, count) = (self.texts.lock(request, slice), self.texts.and_count(request, details));
+        sql.extend(count.as_deref());
+        let answers = match lent.connection.batch(sql).await {
             Ok(answers) => answers,
             Err(error) => {
                 if self.locks.what(&error) != What::LockTimeout {
                     return Err(error);
                 }
-                if self.texts.kind.is_row() {
-                    // A transaction has begun.
-                    lent.connection.plain("ROLLBACK").await?;
-                }
+                lent.connection.plain(self.texts.forget(&request.name)).await?;
                 return Ok(Said::Busy);
             }
         };
-        let Some(row) = answers.last().and_then(|rows| rows.first()) else {
-            lent.connection.plain("ROLLBACK").await?;
+        let (row, token) = self.texts.answered(&answers, count.is_some())?;
+        let Some(row) = row else {
+            lent.connection.plain(self.texts.forget(&request.name)).await?;
             return Ok(Said::NoRow);
         };
         if self.texts.answers_whether(request) {
@@ -216,39 +233,26 @@ impl SessionEngine {
                 None => return Err(Error::RowNotFound),
             }
         }
-        Ok(Said::Got(Session { number: row.int(0)?, born: row.int(1)? }))
+        Ok(Said::Got(Session { number: row.int(0)?, born: row.int(1)? }, token))
     }
 
-    /// Raises the counter of a lock that is held, and writes down who holds it.
-    async fn count(
-        &self,
-        lent: &mut Lent,
-        request: &AcquireRequest,
-        session: Session,
-    ) -> Result<FencingToken, Fault> {
-        let details = self.ourselves.details(request, self.context.clock.wall(), None);
-        let key = self.texts.key(&request.name);
-        let mut count = Count {
-            texts: &self.texts,
-            dialect: self.address.dialect,
-            key: &key,
-            request,
-            session,
-            details: &details,
-        };
-        let counted = if self.texts.kind.is_row() {
-            // That connection's transaction stays open.
-            self.short.with(count).await?
-        } else {
-            let counting = async {
-                count.run(&mut lent.connection, false).await.map_err(|error| self.locks.fault(error))
-            };
-            self.locks.within(self.locks.limit(), What::NoAnswer, counting).await?
+    /// Raises the counter of a lock that is held, and writes down who holds it, as far as that was not done with the same message.
+    async fn count(&self, lent: &mut Lent, mut count: Count<'_>) -> Result<FencingToken, Fault> {
+        let name = &count.request.name;
+        let counted = match count.token {
+            Some(token) if count.request.mode == Mode::Ex => Ok(token),
+            // The connection that holds has a transaction open.
+            _ if self.texts.kind.is_row() => self.short.with(count).await?,
+            _ => {
+                let counting = async {
+                    count.run(&mut lent.connection, false).await.map_err(|error| self.locks.fault(error))
+                };
+                self.locks.within(self.locks.limit(), What::NoAnswer, counting).await?
+            }
         };
         counted.map(FencingToken::new).map_err(|other| {
             self.locks.refused(&format!(
-                "the lock `{}` has the same key as `{}`: choose another name for one of them",
-                request.name,
+                "the lock `{name}` has the same key as `{}`: choose another name for one of them",
                 String::from_utf8_lossy(&other)
             ))
         })
@@ -259,26 +263,30 @@ impl SessionEngine {
 struct Count<'a> {
     texts: &'a Texts,
     dialect: Dialect,
-    key: &'a str,
     request: &'a AcquireRequest,
     session: Session,
     details: &'a str,
+    /// The token, if it is known already.
+    token: Option<u64>,
 }
 
 impl Work for Count<'_> {
     type Answer = Result<u64, Vec<u8>>;
 
     async fn run(&mut self, connection: &mut Connection, _: bool) -> Result<Self::Answer, Error> {
-        let Self { texts, key, request, session, details, .. } = *self;
+        let Self { texts, request, session, details, mut token, .. } = *self;
         let (grant, owner) = (request.grant.as_u128().to_be_bytes(), request.owner.as_u128().to_be_bytes());
-        let (lock, name) = (Arg::Text(key), Arg::Bytes(request.name.as_str().as_bytes()));
+        let key = texts.key(&request.name);
+        let (lock, name) = (Arg::Text(&key), Arg::Bytes(request.name.as_str().as_bytes()));
         let (number, born) = (Arg::Int(session.number), Arg::Int(session.born));
-        let who = [Arg::Bytes(&grant), Arg::Bytes(&owner), Arg::Text(details)];
+        let (grant, owner, details) = (Arg::Bytes(&grant), Arg::Bytes(&owner), Arg::Text(details));
         let shared = request.mode == Mode::Pr;
-        let alone = [who[0], who[1], who[2], number, born, lock, name];
+        let args = [grant, owner, details, number, born, lock, name];
         let (sql, args) =
-            if shared { (&texts.count_shared, &alone[5..]) } else { (&texts.count_alone, &alone[..]) };
-        let mut token = self.next(connection, sql, args).await?;
+            if shared { (&texts.count_shared, &args[5..]) } else { (&texts.count_alone, &args[..]) };
+        if token.is_none() {
+            token = self.next(connection, sql, args).await?;
+        }
         if token.is_none() {
             connection.run(&texts.begin_count, &[lock, name]).await?;
             token = self.next(connection, sql, args).await?;
@@ -288,8 +296,7 @@ impl Work for Count<'_> {
             return Ok(Err(others.first().ok_or(Error::RowNotFound)?.bytes(0)?));
         };
         if shared {
-            let number_of_it = Arg::Int(token.cast_signed());
-            let reader = [lock, number, born, number_of_it, who[0], who[1], who[2]];
+            let reader = [lock, number, born, Arg::Int(token.cast_signed()), grant, owner, details];
             connection.run(&texts.read_in, &reader).await?;
         }
         Ok(Ok(token))

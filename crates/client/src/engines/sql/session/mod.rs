@@ -29,7 +29,7 @@ use crate::capabilities::{Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Engine, EngineContext, Grant, Granted};
 use crate::engines::details::Ourselves;
-use crate::error::{AcquireError, EngineError, InspectError, LostReason, ReleaseError, RenewError};
+use crate::error::{AcquireError, InspectError, LostReason, ReleaseError, RenewError};
 use crate::ids::GrantId;
 use crate::info::LockInfo;
 use crate::lease::{Term, Ttl};
@@ -66,23 +66,13 @@ struct Held {
 }
 
 impl SessionEngine {
-    /// On the client's own thread, as all that follows.
     pub(super) async fn open(address: Address, context: EngineContext) -> Result<Arc<dyn Engine>, Fault> {
         // Where a token is counted on another connection than the one that holds, there are several to count on.
         let short = if address.recipe == Recipe::Row { (address.connections / 10).max(1) } else { 1 };
-        let locks = Link::new(&address, address.connections - short, 0, &context);
-        let short = Link::new(&address, short, 0, &context);
-        let closed = locks.refused("the client was closed");
-        let own = context.runtime.clone();
-        own.spawn(Self::open_here(address, locks, short, context)).await.unwrap_or(Err(closed))
-    }
-
-    async fn open_here(
-        address: Address,
-        locks: Arc<Link>,
-        short: Arc<Link>,
-        context: EngineContext,
-    ) -> Result<Arc<dyn Engine>, Fault> {
+        // A connection that holds must outlive the runtime of whoever asked.
+        let locks = Link::new(&address, address.connections - short, &context).on_own_runtime();
+        let short = Link::new(&address, short, &context);
+        let (locks, short) = (Arc::new(locks), Arc::new(short));
         pooler::refuse(&locks).await?;
         let (names, statements) = (
             ["session", "reader", "row"].map(|end| format!("{}_{end}", address.table)),
@@ -188,14 +178,6 @@ fn term(sent_at: BootTime, ttl: Ttl) -> Term {
     Term::Lease { sent_at, ttl: ttl.get(), margin: MARGIN }
 }
 
-/// Runs something on the client's own thread, and answers with what it brings.
-async fn apart<T: Send + 'static, E: From<EngineError> + Send + 'static>(
-    context: &EngineContext,
-    work: impl Future<Output = Result<T, E>> + Send + 'static,
-) -> Result<T, E> {
-    context.runtime.spawn(work).await.unwrap_or_else(|_| Err(EngineError::Closed.into()))
-}
-
 impl Engine for SessionEngine {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -209,7 +191,7 @@ impl Engine for SessionEngine {
         self: Arc<Self>,
         request: AcquireRequest,
     ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
-        Box::pin(async move { apart(&self.context, self.clone().wait_for(request)).await })
+        Box::pin(self.wait_for(request))
     }
 
     fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>> {
@@ -217,21 +199,15 @@ impl Engine for SessionEngine {
     }
 
     fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>> {
-        Box::pin(async move { apart(&self.context, self.clone().let_go(grant)).await })
+        Box::pin(self.let_go(grant))
     }
 
     fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<'static, Result<LockInfo, InspectError>> {
-        Box::pin(async move {
-            let looking = self.clone();
-            apart(&self.context, async move { Ok(looking.look(name).await?) }).await
-        })
+        Box::pin(async move { Ok(self.look(name).await?) })
     }
 
     fn list(self: Arc<Self>, prefix: String) -> BoxFuture<'static, Result<Vec<LockInfo>, InspectError>> {
-        Box::pin(async move {
-            let looking = self.clone();
-            apart(&self.context, async move { Ok(looking.look_at_all(&prefix).await?) }).await
-        })
+        Box::pin(async move { Ok(self.look_at_all(&prefix).await?) })
     }
 
     fn close(self: Arc<Self>) -> BoxFuture<'static, ()> {

@@ -7,10 +7,11 @@
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
+use sqlx::Error;
 
 use crate::engine::{AcquireRequest, WaitUntil};
 use crate::engines::sql::address::Address;
-use crate::engines::sql::connection::Sql;
+use crate::engines::sql::connection::{Row, Sql};
 use crate::engines::sql::dialect::hex;
 use crate::engines::sql::{Dialect, Recipe};
 use crate::mode::Mode;
@@ -171,7 +172,7 @@ impl Texts {
     }
 
     /// Takes a lock, which may take as long as the slice. If it has it, it answers with a row: the number of the session, since when it
-    /// holds, and, if it asked for the lock itself, whether it has it.
+    /// holds, and for some whether it does, see [`Self::answers_whether`].
     pub(super) fn lock(&self, request: &AcquireRequest, slice: Duration) -> String {
         let (shared, tries, t) = (request.mode == Mode::Pr, tries(request), &self.table);
         let (key, name) = (self.key(&request.name), self.dialect.bytes(request.name.as_str().as_bytes()));
@@ -218,6 +219,68 @@ impl Texts {
                 )
             }
         }
+    }
+
+    /// What is sent along with [`Self::lock`], where the session that has the lock may count, so that both are one message: the next token,
+    /// and who has it. Nothing, if it would count without having the lock.
+    pub(super) fn and_count(&self, request: &AcquireRequest, details: &str) -> Option<String> {
+        let (key, name) = (self.key(&request.name), self.dialect.bytes(request.name.as_str().as_bytes()));
+        let session = match self.kind {
+            Kind::Advisory if !tries(request) => "pg_backend_pid()",
+            Kind::Named => "CONNECTION_ID()",
+            _ => return None,
+        };
+        let (who, details) = (request.grant.as_u128(), self.dialect.text(details));
+        let (grant, owner) = (self.dialect.id(who), self.dialect.id(request.owner.as_u128()));
+        let changes = if request.mode == Mode::Pr {
+            "holder = NULL".to_owned()
+        } else {
+            format!("holder = {grant}, owner = {owner}, details = {details}, session = {session}, born = 0")
+        };
+        let counted = format!("{}_session", self.table);
+        let row = format!("lock_key = '{key}' AND name = {name}");
+        Some(match self.dialect {
+            Dialect::Postgres => format!("; {}", self.dialect.next_token(&counted, &changes, &row)),
+            Dialect::MySql => {
+                let held = format!("{row} AND IS_USED_LOCK('{key}') = CONNECTION_ID()");
+                let count = self.dialect.next_token(&counted, &changes, &held);
+                format!("; {count}; SELECT CAST(LAST_INSERT_ID() AS SIGNED), CAST(ROW_COUNT() AS SIGNED)")
+            }
+        })
+    }
+
+    /// Undoes whatever an asking that failed, or found nothing, may have begun: afterwards the session holds nothing.
+    pub(super) fn forget(&self, name: &LockName) -> String {
+        match self.kind {
+            Kind::Advisory => "SELECT pg_advisory_unlock_all()".to_owned(),
+            Kind::Named => format!("DO RELEASE_LOCK('{}')", self.key(name)),
+            Kind::RowOfPostgres => "ROLLBACK".to_owned(),
+            Kind::RowOfMySql { .. } => {
+                format!("ROLLBACK; DO RELEASE_LOCK(CONCAT(CONNECTION_ID(), ':{}'))", self.key(name))
+            }
+        }
+    }
+
+    /// What the answers to [`Self::lock`] say, with those to [`Self::and_count`] or not: the row of the lock, and the token.
+    pub(super) fn answered<'a>(
+        &self,
+        answers: &'a [Vec<Row>],
+        counted: bool,
+    ) -> Result<(Option<&'a Row>, Option<u64>), Error> {
+        let (lock, count) = match (counted, self.dialect, answers) {
+            (false, _, [.., lock]) => (lock, None),
+            (true, Dialect::Postgres, [.., lock, count]) | (true, Dialect::MySql, [.., lock, _, count]) => {
+                (lock, count.first())
+            }
+            _ => return Err(Error::RowNotFound),
+        };
+        let count = match count {
+            Some(row) if self.dialect == Dialect::Postgres || row.int(1)? == 1 => {
+                Some(row.int(0)?.unsigned_abs())
+            }
+            _ => None,
+        };
+        Ok((lock.first(), count))
     }
 
     /// Whether the row that answers says if the session has the lock: where it only tries, or waits for a while.

@@ -74,7 +74,7 @@ pub(super) struct TableEngine {
 
 impl TableEngine {
     pub(super) async fn open(address: Address, context: EngineContext) -> Result<Arc<dyn Engine>, Fault> {
-        let link = Link::new(&address, address.connections, 1, &context);
+        let link = Arc::new(Link::new(&address, address.connections, &context).with_a_reserve());
         pooler::refuse(&link).await?;
         let texts = Arc::new(Texts::new(address.dialect, &address.table));
         let names = ["", "_holder", "_waiter"].map(|end| format!("{}{end}", address.table));
