@@ -33,9 +33,6 @@ pub(super) struct Done {
     pub(super) number: u64,
 }
 
-/// After so long, PostgreSQL ends a transaction that does not go on (ms).
-const IDLE_MS: u64 = 1_000;
-
 /// How to connect.
 #[derive(Clone, Debug)]
 pub(super) enum Options {
@@ -77,11 +74,13 @@ impl Options {
     /// its row, and renew what they hold.
     pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, Error> {
         // Before whoever asked gives up, so that nothing happens afterwards. At least one: none would be for ever.
-        let (ms, lock_ms) = (limit.as_millis(), (limit * 3 / 4).as_millis().max(1));
-        let seconds = (limit * 3 / 4).as_secs().max(1);
+        let lock_limit = limit * 3 / 4;
         match self {
             #[cfg(feature = "postgres")]
             Self::Postgres(options) => {
+                // After so long, a transaction that does not go on is ended (ms).
+                const IDLE_MS: u64 = 1_000;
+                let (ms, lock_ms) = (limit.as_millis(), lock_limit.as_millis().max(1));
                 let mut connection = options.connect().await?;
                 // What a role or a database may have been given otherwise.
                 let session = format!(
@@ -96,6 +95,7 @@ impl Options {
             }
             #[cfg(feature = "mysql")]
             Self::MySql(options) => {
+                let seconds = lock_limit.as_secs().max(1);
                 let mut connection = options.connect().await?;
                 // MySQL has no limit for a transaction alone, so there it is one for every connection that nobody uses.
                 let session = format!(

@@ -60,7 +60,7 @@ const TOGETHER: usize = 8;
 pub(super) struct TableEngine {
     address: Address,
     link: Arc<Link>,
-    texts: Arc<Texts>,
+    texts: Texts,
     ear: Arc<Ear>,
     ourselves: Ourselves,
     capabilities: Capabilities,
@@ -76,7 +76,7 @@ impl TableEngine {
     pub(super) async fn open(address: Address, context: EngineContext) -> Result<Arc<dyn Engine>, Fault> {
         let link = Arc::new(Link::new(&address, address.connections, &context).with_a_reserve());
         pooler::refuse(&link).await?;
-        let texts = Arc::new(Texts::new(address.dialect, &address.table));
+        let texts = Texts::new(address.dialect, &address.table);
         let names = ["", "_holder", "_waiter"].map(|end| format!("{}{end}", address.table));
         ensure_tables(&link, &names, &tables(address.dialect, &address.table)).await?;
         let capabilities = Capabilities {
@@ -94,7 +94,7 @@ impl TableEngine {
             ..Capabilities::minimal(address.dialect.engine(), "table")
         };
         let engine = Arc::new(Self {
-            ear: Ear::new(link.clone(), texts.clone(), context.clone()),
+            ear: Ear::new(link.clone(), &address.table, context.clone()),
             address,
             link,
             texts,

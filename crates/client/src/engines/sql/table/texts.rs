@@ -1,6 +1,5 @@
 //! The statements of the recipe `table`, in both dialects.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::book::{Book, Holder, Waiter};
@@ -21,9 +20,6 @@ pub(super) enum State {
     /// The holders are in their own table.
     Listed = 2,
 }
-
-/// The calls that a client has heard, each with its ticket, and until when the caller waits for it.
-pub(super) type Heard = BTreeSet<(i64, i64)>;
 
 /// The statements, for one table's name.
 #[derive(Debug)]
@@ -50,10 +46,6 @@ pub(super) struct Texts {
     pub(super) sweep: Sql,
     /// The names of locks with holders or waiters whose time has long been over.
     pub(super) stale: Sql,
-    /// MySQL: from now on this connection is one that listens; its number.
-    pub(super) ears: Sql,
-    /// MySQL: those who were called, and the ticket and the instant by which such a call is known.
-    pub(super) called: Sql,
 }
 
 impl Texts {
@@ -93,12 +85,6 @@ impl Texts {
             stale: text(
                 "SELECT name FROM {t}_holder WHERE expires < {now} - $1 UNION \
                  SELECT name FROM {t}_waiter WHERE kept_until < {now} - $2",
-            ),
-            ears: "SELECT CAST(CONNECTION_ID() AS SIGNED), \
-                   CAST(GET_LOCK(CONCAT('tenure_ear_', CONNECTION_ID()), 0) AS SIGNED)"
-                .into(),
-            called: text(
-                "SELECT waiter, ticket, kept_until FROM {t}_waiter WHERE client = $1 AND called = 1",
             ),
         }
     }
@@ -208,20 +194,6 @@ impl Texts {
             }
         }
         sql
-    }
-
-    /// MySQL: waits until it is stopped, or for a while (s); not at all, if one of a client's waiters was called of whom it is not known
-    /// yet. It waits for a lock that another connection of the same client has, and answers with 1 if that is gone.
-    pub(super) fn listen(&self, client: i64, quiet: i64, heard: &Heard, wait: u64) -> String {
-        let mut new = format!("client = '{client}' AND called = 1");
-        for (ticket, until) in heard {
-            let _ = write!(new, " AND NOT (ticket = {ticket} AND kept_until = {until})");
-        }
-        format!(
-            "SELECT CAST(IF(EXISTS(SELECT 1 FROM {}_waiter WHERE {new}), 0, \
-             GET_LOCK('tenure_ear_{quiet}', {wait})) AS SIGNED)",
-            self.table
-        )
     }
 
     fn change_row(&self, sql: &mut String, name: &str, state: State, book: &Book) {

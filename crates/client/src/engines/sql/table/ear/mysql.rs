@@ -1,0 +1,109 @@
+//! With MySQL, a connection waits in a statement which ends when somebody stops it (`KILL QUERY`), and which does not begin to wait if one of
+//! those who wait was called before: so no call is missed in between.
+//!
+//! It waits for a named lock that a second connection of this client has for good. `SLEEP()` would be simpler, but all who sleep share one
+//! mutex in the server, and to stop one of many took MariaDB seconds.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::time::Duration;
+
+use sqlx::Error;
+use sqlx::mysql::MySqlDatabaseError;
+
+use super::{Ear, QUIET, in_time};
+use crate::engines::sql::connection::Connection;
+use crate::engines::sql::tables::id;
+use crate::ids::GrantId;
+
+/// How long it waits for at the most (s): a connection that is gone is noticed then.
+const WAIT: u64 = 3;
+
+/// Gives a connection the named lock by which those who call know that it listens. Its number.
+const EARS: &str = "SELECT CAST(CONNECTION_ID() AS SIGNED), \
+                    CAST(GET_LOCK(CONCAT('tenure_ear_', CONNECTION_ID()), 0) AS SIGNED)";
+
+/// The calls that a client has heard, each with its ticket, and until when the caller waits for it.
+type Heard = BTreeSet<(i64, i64)>;
+
+impl Ear {
+    /// Hears who is called, until a connection ends.
+    pub(super) async fn hear_mysql(&self) -> Result<(), Error> {
+        let limit = self.link.limit();
+        let (mut ear, client) = self.open_ear().await?;
+        let (mut quiet, quiet_number) = self.open_ear().await?;
+        self.set_client(&client.to_string());
+        self.waiting.wake_all();
+        let mut heard = Heard::new();
+        let mut pinged = self.context.clock.now();
+        loop {
+            let listening = ear.batch(listen(&self.table, client, quiet_number, &heard));
+            match in_time(limit + Duration::from_secs(WAIT), listening).await {
+                Err(error) if !was_stopped(&error) => return Err(error),
+                Ok(answers) if answers.iter().flatten().any(|row| row.maybe_int(0).ok() == Some(Some(1))) => {
+                    return Err(Error::Io(std::io::ErrorKind::ConnectionAborted.into()));
+                }
+                _ => {}
+            }
+            match in_time(limit, self.hear(&mut ear, client, &mut heard)).await {
+                // It is not known who was called.
+                Err(error) if was_stopped(&error) => self.waiting.wake_all(),
+                hears => hears?,
+            }
+            if self.context.clock.now().since(pinged) > QUIET {
+                in_time(limit, quiet.ping()).await?;
+                pinged = self.context.clock.now();
+            }
+        }
+    }
+
+    /// A connection that has the named lock of its number, and that number.
+    async fn open_ear(&self) -> Result<(Connection, i64), Error> {
+        let limit = self.link.limit();
+        let mut connection = in_time(limit, self.link.options().connect(limit)).await?;
+        let id = in_time(limit, connection.row(&EARS.into(), &[])).await?;
+        Ok((connection, id.ok_or(Error::RowNotFound)?.int(0)?))
+    }
+
+    /// Wakes those who were called, and were not woken for that yet.
+    async fn hear(&self, connection: &mut Connection, client: i64, heard: &mut Heard) -> Result<(), Error> {
+        let mut calls = Heard::new();
+        let sql =
+            format!("SELECT waiter, ticket, kept_until FROM {}_waiter WHERE {}", self.table, called(client));
+        for row in connection.batch(sql).await?.iter().flatten() {
+            let call = (row.int(1)?, row.int(2)?);
+            if !heard.contains(&call) {
+                self.waiting.wake(GrantId::from_u128(id(row, 0)?));
+            }
+            calls.insert(call);
+        }
+        *heard = calls;
+        Ok(())
+    }
+}
+
+/// Those of a client who were called.
+fn called(client: i64) -> String {
+    format!("client = '{client}' AND called = 1")
+}
+
+/// Waits until it is stopped, or for a while; not at all, if somebody was called of whom it is not known yet. It answers with 1 if the
+/// connection that is to keep it waiting is gone.
+fn listen(table: &str, client: i64, quiet: i64, heard: &Heard) -> String {
+    let mut new = called(client);
+    for (ticket, until) in heard {
+        let _ = write!(new, " AND NOT (ticket = {ticket} AND kept_until = {until})");
+    }
+    format!(
+        "SELECT CAST(IF(EXISTS(SELECT 1 FROM {table}_waiter WHERE {new}), 0, \
+         GET_LOCK('tenure_ear_{quiet}', {WAIT})) AS SIGNED)"
+    )
+}
+
+/// Whether a statement ended because somebody stopped it, or because it got into another's way.
+fn was_stopped(error: &Error) -> bool {
+    error
+        .as_database_error()
+        .and_then(|said| said.try_downcast_ref::<MySqlDatabaseError>())
+        .is_some_and(|said| matches!(said.number(), 1205 | 1213 | 1317 | 1969))
+}
