@@ -204,10 +204,12 @@ impl SessionEngine {
         slice: Duration,
     ) -> Result<Said, Error> {
         let settings = self.texts.settings(request, slice);
-        if lent.told != settings {
+        if lent.told.is_empty() {
+            lent.connection.plain(self.texts.prepare.clone() + &settings).await?;
+        } else if lent.told != settings {
             lent.connection.plain(settings.as_str()).await?;
-            lent.told = settings;
         }
+        lent.told = settings;
         let (mut sql, count) = (self.texts.lock(request, slice), self.texts.and_count(request, details));
         sql.extend(count.as_deref());
         let answers = match lent.connection.batch(sql).await {

@@ -48,6 +48,8 @@ pub(super) struct Texts {
     database: String,
     /// How long a request may take.
     limit: Duration,
+    /// Makes the statements that a session of PostgreSQL uses again and again: to read and plan them costs more than to run them.
+    pub(super) prepare: String,
     /// The next token for one who holds alone, and who that is.
     pub(super) count_alone: Sql,
     /// The next token for one of several.
@@ -111,6 +113,7 @@ impl Texts {
             table: table.clone(),
             database: address.authority.path.clone(),
             limit: address.limit,
+            prepare: prepare(kind, table),
             count_alone: dialect.next_token(
                 &counted,
                 "holder = $1, owner = $2, details = $3, session = $4, born = $5",
@@ -183,22 +186,15 @@ impl Texts {
             String::new()
         };
         match self.kind {
-            Kind::Advisory => {
+            Kind::Advisory if tries => {
                 let shared = if shared { "_shared" } else { "" };
-                let lock = if tries {
-                    format!("pg_try_advisory_lock{shared}({key})::int::bigint")
-                } else {
-                    format!("pg_advisory_lock{shared}({key})")
-                };
-                format!("{less}SELECT pg_backend_pid()::bigint, 0::bigint, {lock}")
-            }
-            Kind::RowOfPostgres => {
-                let lock = if shared { "FOR SHARE" } else { "FOR UPDATE" };
                 format!(
-                    "BEGIN; {less}SELECT pg_backend_pid()::bigint, {} FROM {t}_row WHERE name = {name} {lock}{nowait}",
-                    since("now()")
+                    "SELECT pg_backend_pid()::bigint, 0::bigint, pg_try_advisory_lock{shared}({key})::int::bigint"
                 )
             }
+            Kind::Advisory => format!("{less}EXECUTE tenure_lock_{}({key})", request.mode),
+            Kind::RowOfPostgres if tries => format!("BEGIN; {} NOWAIT", row_of_postgres(t, shared, &name)),
+            Kind::RowOfPostgres => format!("BEGIN; {less}EXECUTE tenure_lock_{}({name})", request.mode),
             Kind::Named => {
                 let wait = if tries { 0.0 } else { slice.as_secs_f64() };
                 format!(
@@ -225,25 +221,25 @@ impl Texts {
     /// and who has it. Nothing, if it would count without having the lock.
     pub(super) fn and_count(&self, request: &AcquireRequest, details: &str) -> Option<String> {
         let (key, name) = (self.key(&request.name), self.dialect.bytes(request.name.as_str().as_bytes()));
-        let session = match self.kind {
-            Kind::Advisory if !tries(request) => "pg_backend_pid()",
-            Kind::Named => "CONNECTION_ID()",
-            _ => return None,
-        };
-        let (who, details) = (request.grant.as_u128(), self.dialect.text(details));
-        let (grant, owner) = (self.dialect.id(who), self.dialect.id(request.owner.as_u128()));
-        let changes = if request.mode == Mode::Pr {
-            "holder = NULL".to_owned()
-        } else {
-            format!("holder = {grant}, owner = {owner}, details = {details}, session = {session}, born = 0")
-        };
-        let counted = format!("{}_session", self.table);
-        let row = format!("lock_key = '{key}' AND name = {name}");
-        Some(match self.dialect {
-            Dialect::Postgres => format!("; {}", self.dialect.next_token(&counted, &changes, &row)),
-            Dialect::MySql => {
-                let held = format!("{row} AND IS_USED_LOCK('{key}') = CONNECTION_ID()");
-                let count = self.dialect.next_token(&counted, &changes, &held);
+        if self.kind.is_row() || self.kind == Kind::Advisory && tries(request) {
+            return None;
+        }
+        let (grant, owner) = (request.grant.as_u128(), request.owner.as_u128());
+        let (grant, owner) = (self.dialect.id(grant), self.dialect.id(owner));
+        let details = self.dialect.text(details);
+        Some(match (self.dialect, request.mode) {
+            (Dialect::Postgres, Mode::Pr) => format!("; EXECUTE tenure_count_PR('{key}', {name})"),
+            (Dialect::Postgres, _) => {
+                format!("; EXECUTE tenure_count_EX({grant}, {owner}, {details}, '{key}', {name})")
+            }
+            (Dialect::MySql, _) => {
+                let count = self.dialect.next_token(
+                    &format!("{}_session", self.table),
+                    &format!(
+                        "holder = {grant}, owner = {owner}, details = {details}, session = CONNECTION_ID(), born = 0"
+                    ),
+                    &format!("lock_key = '{key}' AND name = {name} AND IS_USED_LOCK('{key}') = CONNECTION_ID()"),
+                );
                 format!("; {count}; SELECT CAST(LAST_INSERT_ID() AS SIGNED), CAST(ROW_COUNT() AS SIGNED)")
             }
         })
@@ -305,9 +301,9 @@ impl Texts {
         };
         match self.kind {
             Kind::Advisory if shared => {
-                format!("BEGIN; {gone}COMMIT; SELECT pg_advisory_unlock_shared({key})::int::bigint")
+                format!("BEGIN; {gone}COMMIT; EXECUTE tenure_unlock_PR({key})")
             }
-            Kind::Advisory => format!("SELECT pg_advisory_unlock({key})::int::bigint"),
+            Kind::Advisory => format!("EXECUTE tenure_unlock_EX({key})"),
             Kind::Named => format!("SELECT CAST(COALESCE(RELEASE_LOCK('{key}'), 0) AS SIGNED)"),
             Kind::RowOfPostgres => format!("{gone}COMMIT"),
             Kind::RowOfMySql { .. } => format!("{gone}COMMIT; DO RELEASE_LOCK('{session}:{key}')"),
@@ -352,6 +348,46 @@ impl Texts {
     pub(super) fn between(&self, from: &[u8], to: &[u8]) -> String {
         format!("s.name >= {} AND s.name < {}", self.dialect.bytes(from), self.dialect.bytes(to))
     }
+}
+
+/// What a session prepares when it is new.
+fn prepare(kind: Kind, t: &str) -> String {
+    let statements = match kind {
+        Kind::Named | Kind::RowOfMySql { .. } => return String::new(),
+        Kind::RowOfPostgres => vec![
+            ("lock_EX(bytea)", row_of_postgres(t, false, "$1")),
+            ("lock_PR(bytea)", row_of_postgres(t, true, "$1")),
+        ],
+        Kind::Advisory => {
+            let lock = |how: &str| format!("SELECT pg_backend_pid()::bigint, 0::bigint, {how}($1)");
+            let unlock = |how: &str| format!("SELECT {how}($1)::int::bigint");
+            let count = |changes, row| {
+                let count = Dialect::Postgres.next_token(&format!("{t}_session"), changes, row);
+                count.as_ref().to_owned()
+            };
+            vec![
+                ("lock_EX(bigint)", lock("pg_advisory_lock")),
+                ("lock_PR(bigint)", lock("pg_advisory_lock_shared")),
+                ("unlock_EX(bigint)", unlock("pg_advisory_unlock")),
+                ("unlock_PR(bigint)", unlock("pg_advisory_unlock_shared")),
+                (
+                    "count_EX(bytea, bytea, text, text, bytea)",
+                    count(
+                        "holder = $1, owner = $2, details = $3, session = pg_backend_pid(), born = 0",
+                        "lock_key = $4 AND name = $5",
+                    ),
+                ),
+                ("count_PR(text, bytea)", count("holder = NULL", "lock_key = $1 AND name = $2")),
+            ]
+        }
+    };
+    statements.into_iter().map(|(name, sql)| format!("PREPARE tenure_{name} AS {sql}; ")).collect()
+}
+
+/// PostgreSQL: locks a row for as long as the transaction lives.
+fn row_of_postgres(t: &str, shared: bool, name: &str) -> String {
+    let (since, lock) = (since("now()"), if shared { "FOR SHARE" } else { "FOR UPDATE" });
+    format!("SELECT pg_backend_pid()::bigint, {since} FROM {t}_row WHERE name = {name} {lock}")
 }
 
 fn tries(request: &AcquireRequest) -> bool {
