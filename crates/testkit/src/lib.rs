@@ -25,6 +25,7 @@
 //! | a Redis of one's own, or one for all tests of a binary | [`Redis::start`], [`Redis::builder`], [`Redis::shared`] |
 //! | a PostgreSQL or a MariaDB, in the same ways | [`Postgres`], [`MariaDb`] |
 //! | a pool between clients and a PostgreSQL | [`PgBouncer`] |
+//! | certificates for servers that speak TLS, and for their clients | [`Certificates`] |
 //! | any other server as a supervised child | [`Process`] |
 //! | a free port | [`free_port`] |
 //! | a network that is cut, severed, or loses answers | [`Proxy`] |
@@ -39,6 +40,7 @@
 //! test panics, and the message says what to do. **Nothing is left behind**: children die with the test
 //! process, also when that is killed, and folders and mounts vanish when their owner is dropped.
 
+mod certificates;
 mod deadline;
 mod disk;
 mod faketime;
@@ -59,6 +61,7 @@ mod terminal;
 mod user;
 mod wait;
 
+pub use certificates::Certificates;
 pub use disk::SmallDisk;
 pub use faketime::Faketime;
 pub use mariadb::{MariaDb, MariaDbBuilder};

@@ -9,6 +9,7 @@ use std::process::{Command, ExitStatus};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use crate::certificates::{Certificates, OfServer};
 use crate::faketime::Faketime;
 use crate::port::{free_port, loopback};
 use crate::process::Process;
@@ -27,6 +28,7 @@ const SMALL: [&str; 2] = ["--innodb-log-file-size=8M", "--innodb-buffer-pool-siz
 #[must_use]
 pub struct MariaDbBuilder {
     faketime: bool,
+    certificates: Option<OfServer>,
     args: Vec<String>,
 }
 
@@ -34,6 +36,13 @@ impl MariaDbBuilder {
     /// Starts it on a wall clock of its own, for [`MariaDb::step_clock`].
     pub fn faketime(mut self) -> Self {
         self.faketime = true;
+        self
+    }
+
+    /// Lets it speak TLS to those who want to, with the server's certificate. It knows the authority, and so can tell its clients'
+    /// certificates.
+    pub fn tls(mut self, certificates: &Certificates) -> Self {
+        self.certificates = Some(certificates.of_server());
         self
     }
 
@@ -81,6 +90,14 @@ impl MariaDbBuilder {
         let mut command = Command::new(program::require(SERVER));
         command.args(places(folder)).args(SMALL);
         command.args(["--bind-address=127.0.0.1", "--skip-name-resolve"]).arg(format!("--port={port}"));
+        if let Some(certificates) = &self.certificates {
+            let [ca, cert, key] = certificates.copied_for(USER, folder);
+            command.args([
+                format!("--ssl-ca={ca}"),
+                format!("--ssl-cert={cert}"),
+                format!("--ssl-key={key}"),
+            ]);
+        }
         // In the data folder: the full path may be longer than the kernel allows for a socket.
         command.arg("--socket=socket").args(&self.args);
         command

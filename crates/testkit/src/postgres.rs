@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::certificates::{Certificates, OfServer};
 use crate::faketime::Faketime;
 use crate::port::{free_port, loopback};
 use crate::process::Process;
@@ -33,6 +34,7 @@ const FORGET_SHARED_MEMORY: &str =
 #[must_use]
 pub struct PostgresBuilder {
     faketime: bool,
+    certificates: Option<OfServer>,
     args: Vec<String>,
 }
 
@@ -40,6 +42,13 @@ impl PostgresBuilder {
     /// Starts it on a wall clock of its own, for [`Postgres::step_clock`].
     pub fn faketime(mut self) -> Self {
         self.faketime = true;
+        self
+    }
+
+    /// Lets it speak TLS to those who want to, with the server's certificate. It knows the authority, and so can tell its clients'
+    /// certificates.
+    pub fn tls(mut self, certificates: &Certificates) -> Self {
+        self.certificates = Some(certificates.of_server());
         self
     }
 
@@ -95,6 +104,15 @@ impl PostgresBuilder {
         command.args(["-c", "dynamic_shared_memory_type=mmap"]);
         // Each of its processes has this in its command line, which is how the guard knows them.
         command.arg("-c").arg(format!("cluster_name={name}"));
+        if let Some(certificates) = &self.certificates {
+            let [ca, cert, key] = certificates.copied_for(POSTGRES, folder);
+            command.args(["-c", "ssl=on", "-c"]).arg(format!("ssl_ca_file={ca}"));
+            command
+                .arg("-c")
+                .arg(format!("ssl_cert_file={cert}"))
+                .arg("-c")
+                .arg(format!("ssl_key_file={key}"));
+        }
         command.args(&self.args);
         command
     }

@@ -43,17 +43,29 @@ pub(crate) fn run_as(user: &str, command: Command) -> Command {
     program::through("setpriv", &options.map(OsStr::new), &command)
 }
 
+/// A copy of a file, in a folder of [`folder_of`], that nobody but the user of [`run_as`] may read.
+pub(crate) fn copy_of(user: &str, folder: &Path, file: &Path) -> PathBuf {
+    let path = folder.join(file.file_name().expect("a file has a name"));
+    install(user, "--mode=0600", &[file, &path]);
+    path
+}
+
 /// A new folder in `folder` that belongs to the user of [`run_as`], to whom the way there is opened.
 pub(crate) fn folder_of(user: &str, folder: &Path, name: &str) -> PathBuf {
     let path = folder.join(name);
     let opened = fs::set_permissions(folder, fs::Permissions::from_mode(0o755));
     opened.unwrap_or_else(|error| panic!("cannot open {} to others: {error}", folder.display()));
+    install(user, "--mode=0700", &[Path::new("--directory"), &path]);
+    path
+}
+
+/// Makes something that belongs to the user of [`run_as`].
+fn install(user: &str, mode: &str, what: &[&Path]) {
     let mut install = Command::new(program::require("install"));
-    install.args(["--directory", "--mode=0700"]);
+    install.arg(mode);
     if geteuid().is_root() {
         install.args(["--owner", user, "--group", user]);
     }
-    let made = install.arg(&path).output().expect("a program that was found can be started");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    path
+    let done = install.args(what).output().expect("a program that was found can be started");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }

@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use tenure_testkit::{Redis, free_port};
+use tenure_testkit::{Certificates, Redis, free_port};
 
 use crate::{connect, refusal};
 
@@ -11,41 +10,24 @@ use crate::{connect, refusal};
 struct Tls {
     /// Kept for as long as it is needed.
     _redis: Redis,
-    files: tempfile::TempDir,
+    certificates: Certificates,
     port: u16,
 }
 
 impl Tls {
     fn start(asks_clients: &str) -> Self {
-        let files = tempfile::tempdir().unwrap();
-        let mut authority = CertificateParams::new(Vec::new()).unwrap();
-        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
-        std::fs::write(files.path().join("ca.pem"), authority.pem()).unwrap();
-        for (who, names) in [
-            ("server", vec!["localhost".to_owned(), "127.0.0.1".to_owned()]),
-            ("client", vec!["client".to_owned()]),
-        ] {
-            let key = KeyPair::generate().unwrap();
-            let mut params = CertificateParams::new(names).unwrap();
-            // One with the name of its authority would be taken for that.
-            params.distinguished_name.push(DnType::CommonName, who);
-            let certificate = params.signed_by(&key, &authority).unwrap();
-            std::fs::write(files.path().join(format!("{who}.pem")), certificate.pem()).unwrap();
-            std::fs::write(files.path().join(format!("{who}.key")), key.serialize_pem()).unwrap();
-        }
-        let port = free_port();
-        let path = |name: &str| files.path().join(name).display().to_string();
+        let (certificates, port) = (Certificates::make(), free_port());
+        let path = |name: &str| certificates.file(name).display().to_string();
         let redis = Redis::builder()
             .args(["--tls-port", &port.to_string(), "--tls-auth-clients", asks_clients])
             .args(["--tls-cert-file", &path("server.pem"), "--tls-key-file", &path("server.key")])
             .args(["--tls-ca-cert-file", &path("ca.pem")])
             .start();
-        Self { _redis: redis, files, port }
+        Self { _redis: redis, certificates, port }
     }
 
     fn file(&self, name: &str) -> PathBuf {
-        self.files.path().join(name)
+        self.certificates.file(name)
     }
 
     fn url(&self, files: &[(&str, &Path)]) -> String {
