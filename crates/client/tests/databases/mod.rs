@@ -7,11 +7,13 @@ pub(crate) mod names;
 pub(crate) mod refusals;
 pub(crate) mod rows;
 pub(crate) mod severed;
+pub(crate) mod tls;
 
 use std::time::Duration;
 
 use tenure::fence::SqlDatabase;
 use tenure::{Client, ConnectError};
+use tenure_testkit::Certificates;
 
 /// Holds one recipe to the contract: `subject!(Row, row, Postgres, "postgres://postgres@{}/postgres")`.
 macro_rules! subject {
@@ -72,6 +74,9 @@ pub(crate) trait Database: Send + Sync + Sized + 'static {
     /// On a clock of its own, and in [`ZONE`].
     fn start_with_clock() -> Self;
 
+    /// As one that speaks TLS.
+    fn start_with_tls(certificates: &Certificates) -> Self;
+
     fn url(&self) -> String;
 
     /// Its answer, with a line for each row.
@@ -102,6 +107,9 @@ pub(crate) trait Database: Send + Sync + Sized + 'static {
 
     /// A user who has to show a password, and may do nothing but log in.
     fn add_user(&mut self, name: &str, password: &str);
+
+    /// A user who is let in by TLS alone, and without a password; only if it shows a certificate of its name, if told so.
+    fn add_user_with_tls(&mut self, name: &str, shows_certificate: bool);
 
     /// Lets a user read and write all tables that there are.
     fn let_use_tables(&self, name: &str);
@@ -178,6 +186,10 @@ macro_rules! fault_suite {
             severed: a_waiter_goes_on_waiting_when_its_connection_ends,
                 a_session_lock_is_lost_with_its_connection_and_whoever_waits_gets_it,
                 a_table_lock_does_not_notice_that_connections_end;
+            tls: a_certificate_is_checked_by_its_authority_and_its_host,
+                without_verification_no_certificate_is_looked_at,
+                a_client_shows_its_own_certificate,
+                who_asks_for_tls_is_not_served_without;
         }
     };
     ($database:ty; $($module:ident: $($case:ident),+;)+) => {

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use tenure_testkit::{MariaDb, find_program};
+use tenure_testkit::{Certificates, MariaDb, find_program};
 
 use crate::databases::{Database, ZONE, fault_suite, lines};
 
@@ -30,6 +30,10 @@ impl Database for MariaDb {
         mariadb.sql(&format!("USE mysql; {zone}"));
         mariadb.sql(&format!("SET GLOBAL time_zone = '{ZONE}'"));
         mariadb
+    }
+
+    fn start_with_tls(certificates: &Certificates) -> Self {
+        Self::builder().tls(certificates).start()
     }
 
     fn url(&self) -> String {
@@ -92,6 +96,11 @@ impl Database for MariaDb {
 
     fn add_user(&mut self, name: &str, password: &str) {
         self.sql(&format!("CREATE USER {name} IDENTIFIED BY '{password}'"));
+    }
+
+    fn add_user_with_tls(&mut self, name: &str, shows_certificate: bool) {
+        let shows = if shows_certificate { format!("SUBJECT '/CN={name}'") } else { "SSL".to_owned() };
+        self.sql(&format!("CREATE USER {name} REQUIRE {shows}"));
     }
 
     fn let_use_tables(&self, name: &str) {

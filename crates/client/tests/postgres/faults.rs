@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tenure_testkit::{Postgres, eventually};
+use tenure_testkit::{Certificates, Postgres, eventually};
 
 use crate::databases::{Database, ZONE, fault_suite, lines};
 
@@ -24,6 +24,10 @@ impl Database for Postgres {
 
     fn start_with_clock() -> Self {
         Self::builder().faketime().arg("-c").arg(format!("timezone={ZONE}")).start()
+    }
+
+    fn start_with_tls(certificates: &Certificates) -> Self {
+        Self::builder().tls(certificates).start()
     }
 
     fn url(&self) -> String {
@@ -81,11 +85,13 @@ impl Database for Postgres {
 
     fn add_user(&mut self, name: &str, password: &str) {
         self.sql(&format!("CREATE ROLE {name} LOGIN PASSWORD '{password}'"));
-        let rules = self.folder().join("data/pg_hba.conf");
-        let others = fs::read_to_string(&rules).unwrap();
-        let asked = "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
-        fs::write(&rules, format!("{asked}{others}")).unwrap();
-        self.restart();
+        let_in(self, "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n");
+    }
+
+    fn add_user_with_tls(&mut self, name: &str, shows_certificate: bool) {
+        self.sql(&format!("CREATE ROLE {name} LOGIN"));
+        let how = if shows_certificate { "cert" } else { "trust" };
+        let_in(self, &format!("hostssl all {name} 127.0.0.1/32 {how}\nhost all {name} all reject\n"));
     }
 
     fn let_use_tables(&self, name: &str) {
@@ -105,4 +111,12 @@ impl Database for Postgres {
         assert!(on_table.lines().all(|mode| weak.contains(&mode)), "{on_table}");
         assert_eq!(on_table.contains("RowShareLock"), rows > 0, "{on_table}");
     }
+}
+
+/// Rules of who is let in, before those that there are.
+fn let_in(postgres: &mut Postgres, rules: &str) {
+    let file = postgres.folder().join("data/pg_hba.conf");
+    let others = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("{rules}{others}")).unwrap();
+    postgres.restart();
 }
