@@ -3,6 +3,7 @@
 pub(crate) mod clock;
 pub(crate) mod crash;
 pub(crate) mod crowd;
+pub(crate) mod damaged;
 pub(crate) mod names;
 pub(crate) mod refusals;
 pub(crate) mod rows;
@@ -178,6 +179,9 @@ macro_rules! fault_suite {
                 a_killed_process_frees_its_locks;
             crowd: two_hundred_get_their_turn_on_a_server_with_twenty_connections,
                 a_server_without_a_connection_left_is_said_to_be;
+            damaged: what_was_never_written_is_told_as_damage,
+                details_that_nobody_understands_are_left_out,
+                a_table_that_lacks_a_column_is_told_with_what_to_do;
             names: names_are_compared_byte_by_byte;
             refusals: a_read_only_server_is_said_to_be_and_leaves_nothing_locked,
                 a_wrong_login_is_said_and_no_password_repeated,
