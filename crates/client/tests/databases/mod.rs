@@ -7,6 +7,7 @@ pub(crate) mod damaged;
 pub(crate) mod names;
 pub(crate) mod refusals;
 pub(crate) mod rows;
+pub(crate) mod runtimes;
 pub(crate) mod severed;
 pub(crate) mod tls;
 
@@ -187,6 +188,8 @@ macro_rules! fault_suite {
                 a_wrong_login_is_said_and_no_password_repeated,
                 who_may_not_create_tables_is_told_how_and_can_lock_afterwards;
             rows: a_row_is_locked_and_nothing_else;
+            runtimes: a_runtime_without_drivers_can_lock,
+                a_client_goes_on_where_another_runtime_has_ended;
             severed: a_waiter_goes_on_waiting_when_its_connection_ends,
                 a_session_lock_is_lost_with_its_connection_and_whoever_waits_gets_it,
                 a_table_lock_does_not_notice_that_connections_end;
