@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sqlx::{Executor, Pool};
 use tenure::contract::{Inside, within};
 use tenure::{AcquireError, EngineError, Wait};
+use tenure_testkit::eventually;
 
-use super::{Database, LONG, connect, recipes, refusal};
+use super::{Database, LONG, PATIENCE, connect, recipes, refusal};
 
 const CLIENTS: usize = 3;
 const REQUESTS: u64 = 200;
@@ -65,4 +67,52 @@ pub(crate) async fn a_server_without_a_connection_left_is_said_to_be<D: Database
     greedy.close().await.unwrap();
     let client = connect(&server.recipe("row", "")).await;
     drop(client.lock("0").acquire().await.unwrap());
+}
+
+/// Somebody's transaction stands still and has a row locked, so that whoever asks for that lock keeps a connection for long.
+pub(crate) async fn a_holder_is_renewed_while_others_have_all_connections<D: Database>()
+where
+    for<'c> &'c mut <D::Driver as sqlx::Database>::Connection: Executor<'c, Database = D::Driver>,
+{
+    let server = D::start();
+    let (other, pool) =
+        (connect(&server.url()).await, Pool::<D::Driver>::connect(&server.url()).await.unwrap());
+    let client = connect(&server.recipe("table", "&connections=2&timeout_ms=60000")).await;
+    let jammed = other.lock("jammed").ttl(LONG).acquire().await.unwrap();
+    let mut held = Vec::new();
+    for name in ["a", "b", "c"] {
+        held.push(client.lock(name).ttl(Duration::from_secs(3)).acquire().await.unwrap());
+    }
+    let turn = || {
+        let request = client.lock("jammed").ttl(LONG);
+        tokio::spawn(async move { request.acquire().await.unwrap().release().await.unwrap() })
+    };
+    let mut turns = vec![turn()];
+    let seen = async || other.inspect("jammed").await.unwrap().waiters.len() == 1;
+    tenure::contract::eventually(PATIENCE, "the first waiter is seen", seen).await;
+
+    let mut transaction = pool.begin().await.unwrap();
+    transaction
+        .execute(sqlx::raw_sql("SELECT name FROM tenure_lock WHERE name = 'jammed' FOR UPDATE"))
+        .await
+        .unwrap();
+    turns.extend((0..20).map(|_| turn()));
+    eventually("one has the connection that is not kept for renewals", || server.waiting().len() == 1);
+    for _ in 0..4 {
+        for guard in &held {
+            let deadline = guard.deadline();
+            eventually("it is renewed", || {
+                guard.check().unwrap();
+                guard.deadline() > deadline
+            });
+        }
+    }
+    assert_eq!(server.waiting().len(), 1, "the others did not have it all the time");
+    transaction.rollback().await.unwrap();
+
+    jammed.release().await.unwrap();
+    for turn in turns {
+        within(LONG, "all get their turn", turn).await.unwrap();
+    }
+    assert!(held.iter().all(|guard| guard.check().is_ok()));
 }

@@ -102,6 +102,9 @@ pub(crate) trait Database: Send + Sync + Sized + 'static {
     /// How long a connection has waited in its statement.
     fn waits_for_s(&self, connection: &str) -> Option<u64>;
 
+    /// The numbers of those on which it is heard who is woken, with the recipe `table`.
+    fn ears(&self) -> Vec<String>;
+
     fn end(&self, connection: &str);
 
     /// Whether it can be written to by those who are not its administrators.
@@ -179,7 +182,8 @@ macro_rules! fault_suite {
                 a_restart_leaves_table_locks_and_is_told_to_those_who_held_by_a_session,
                 a_killed_process_frees_its_locks;
             crowd: two_hundred_get_their_turn_on_a_server_with_twenty_connections,
-                a_server_without_a_connection_left_is_said_to_be;
+                a_server_without_a_connection_left_is_said_to_be,
+                a_holder_is_renewed_while_others_have_all_connections;
             damaged: what_was_never_written_is_told_as_damage,
                 details_that_nobody_understands_are_left_out,
                 a_table_that_lacks_a_column_is_told_with_what_to_do;
@@ -190,7 +194,8 @@ macro_rules! fault_suite {
             rows: a_row_is_locked_and_nothing_else;
             runtimes: a_runtime_without_drivers_can_lock,
                 a_client_goes_on_where_another_runtime_has_ended;
-            severed: a_waiter_goes_on_waiting_when_its_connection_ends,
+            severed: waiters_are_woken_by_a_new_connection_when_that_ends_on_which_they_were,
+                a_waiter_goes_on_waiting_when_its_connection_ends,
                 a_session_lock_is_lost_with_its_connection_and_whoever_waits_gets_it,
                 a_table_lock_does_not_notice_that_connections_end;
             tls: a_certificate_is_checked_by_its_authority_and_its_host,

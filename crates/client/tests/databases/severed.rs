@@ -5,8 +5,44 @@ use std::time::Duration;
 use tenure::contract::within;
 use tenure::{LostReason, Release};
 use tenure_testkit::eventually;
+use tokio::task::JoinHandle;
 
-use super::{Database, LONG, PATIENCE, connect, session_recipes};
+use super::{Database, LONG, PATIENCE, connect, lines, session_recipes};
+
+/// The connection for messages, which all who wait have in common.
+pub(crate) async fn waiters_are_woken_by_a_new_connection_when_that_ends_on_which_they_were<D: Database>() {
+    let server = D::start();
+    let (holder, waiter) = (connect(&server.url()).await, connect(&server.url()).await);
+    let held = holder.lock("a").ttl(LONG).acquire().await.unwrap();
+    let turn = || {
+        let request = waiter.lock("a").ttl(LONG);
+        tokio::spawn(async move { request.acquire().await.unwrap().release().await.unwrap() })
+    };
+    let waiting: Vec<_> = (0..3).map(|_| turn()).collect();
+    let called_by = || lines(&server.sql("SELECT client FROM tenure_lock_waiter"));
+    // By the same, and by another one than before.
+    let all_are_called_by_another = |before: &str| {
+        eventually("all are called by a new connection", || {
+            assert!(!waiting.iter().any(JoinHandle::is_finished), "one has given up");
+            let all = called_by();
+            let same = all.len() == 3 && all.iter().all(|one| *one == all[0]);
+            (same && !all[0].is_empty() && all[0] != before).then(|| all[0].clone())
+        })
+    };
+    let mut channel = all_are_called_by_another("");
+    for _ in 0..3 {
+        let ears = eventually("one listens", || Some(server.ears()).filter(|ears| !ears.is_empty()));
+        for ear in &ears {
+            server.end(ear);
+        }
+        channel = all_are_called_by_another(&channel);
+        eventually("another one listens", || server.ears().iter().any(|ear| !ears.contains(ear)));
+    }
+    assert_eq!(held.release().await.unwrap(), Release::Released);
+    for waiting in waiting {
+        within(PATIENCE, "it is its turn", waiting).await.unwrap();
+    }
+}
 
 pub(crate) async fn a_waiter_goes_on_waiting_when_its_connection_ends<D: Database>() {
     let server = D::start();

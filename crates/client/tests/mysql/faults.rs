@@ -85,6 +85,12 @@ impl Database for MariaDb {
         .ok()
     }
 
+    fn ears(&self) -> Vec<String> {
+        lines(&self.sql(
+            "SELECT ID FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID() AND INFO LIKE '%SLEEP(%'",
+        ))
+    }
+
     fn end(&self, connection: &str) {
         // It may have ended meanwhile.
         let _ = self.try_sql(&format!("KILL {connection}"));

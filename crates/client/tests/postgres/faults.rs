@@ -72,6 +72,14 @@ impl Database for Postgres {
             .ok()
     }
 
+    fn ears(&self) -> Vec<String> {
+        // After a while without a message, it asks whether the server is still there.
+        lines(&self.sql(
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'tenure' \
+             AND (query LIKE 'LISTEN%' OR query = 'SELECT 1')",
+        ))
+    }
+
     fn end(&self, connection: &str) {
         self.sql(&format!("SELECT pg_terminate_backend({connection})"));
     }
