@@ -4,6 +4,7 @@ pub(crate) mod clock;
 pub(crate) mod crash;
 pub(crate) mod crowd;
 pub(crate) mod damaged;
+pub(crate) mod late;
 pub(crate) mod names;
 pub(crate) mod refusals;
 pub(crate) mod rows;
@@ -11,6 +12,7 @@ pub(crate) mod runtimes;
 pub(crate) mod severed;
 pub(crate) mod tls;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tenure::fence::SqlDatabase;
@@ -80,6 +82,8 @@ pub(crate) trait Database: Send + Sync + Sized + 'static {
     fn start_with_tls(certificates: &Certificates) -> Self;
 
     fn url(&self) -> String;
+
+    fn addr(&self) -> SocketAddr;
 
     /// Its answer, with a line for each row.
     fn sql(&self, statement: &str) -> String;
@@ -187,6 +191,8 @@ macro_rules! fault_suite {
             damaged: what_was_never_written_is_told_as_damage,
                 details_that_nobody_understands_are_left_out,
                 a_table_that_lacks_a_column_is_told_with_what_to_do;
+            late: a_request_that_arrives_after_the_release_holds_nothing,
+                a_request_that_arrives_after_its_client_gave_up_holds_nothing;
             names: names_are_compared_byte_by_byte;
             refusals: a_read_only_server_is_said_to_be_and_leaves_nothing_locked,
                 a_wrong_login_is_said_and_no_password_repeated,

@@ -1,5 +1,6 @@
 //! What MariaDB may do to those who lock with it.
 
+use std::net::SocketAddr;
 use std::process::Command;
 
 use tenure_testkit::{Certificates, MariaDb, find_program};
@@ -38,6 +39,10 @@ impl Database for MariaDb {
 
     fn url(&self) -> String {
         self.url()
+    }
+
+    fn addr(&self) -> SocketAddr {
+        self.addr()
     }
 
     fn sql(&self, statement: &str) -> String {

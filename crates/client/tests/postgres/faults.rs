@@ -1,6 +1,7 @@
 //! What PostgreSQL may do to those who lock with it.
 
 use std::fs;
+use std::net::SocketAddr;
 
 use tenure_testkit::{Certificates, Postgres, eventually};
 
@@ -32,6 +33,10 @@ impl Database for Postgres {
 
     fn url(&self) -> String {
         self.url()
+    }
+
+    fn addr(&self) -> SocketAddr {
+        self.addr()
     }
 
     fn sql(&self, statement: &str) -> String {
