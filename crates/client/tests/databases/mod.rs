@@ -9,6 +9,7 @@ pub(crate) mod names;
 pub(crate) mod refusals;
 pub(crate) mod rows;
 pub(crate) mod runtimes;
+pub(crate) mod settings;
 pub(crate) mod severed;
 pub(crate) mod tls;
 
@@ -69,6 +70,9 @@ pub(crate) trait Database: Send + Sync + Sized + 'static {
 
     /// A module of the contract's suite, whose helper process can be started.
     const HELPER: &'static str;
+
+    /// What gives new connections other defaults, each statement another one.
+    const DEFAULTS: &'static [&'static str];
 
     fn start() -> Self;
 
@@ -200,6 +204,7 @@ macro_rules! fault_suite {
             rows: a_row_is_locked_and_nothing_else;
             runtimes: a_runtime_without_drivers_can_lock,
                 a_client_goes_on_where_another_runtime_has_ended;
+            settings: defaults_of_other_connections_are_not_ours;
             severed: waiters_are_woken_by_a_new_connection_when_that_ends_on_which_they_were,
                 a_waiter_goes_on_waiting_when_its_connection_ends,
                 a_session_lock_is_lost_with_its_connection_and_whoever_waits_gets_it,

@@ -15,6 +15,15 @@ impl Database for MariaDb {
     const SESSION: &'static str = "named";
     const HELPER: &'static str = "mysql::contract::table::helper";
 
+    const DEFAULTS: &'static [&'static str] = &[
+        "SET GLOBAL autocommit = 0",
+        "SET GLOBAL init_connect = 'SET autocommit = 0'",
+        "SET GLOBAL completion_type = 'CHAIN'",
+        "SET GLOBAL tx_isolation = 'SERIALIZABLE'",
+        "SET GLOBAL sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES'",
+        "SET GLOBAL max_statement_time = 1",
+    ];
+
     fn start() -> Self {
         Self::start()
     }

@@ -15,6 +15,13 @@ impl Database for Postgres {
     const SESSION: &'static str = "advisory";
     const HELPER: &'static str = "postgres::contract::table::helper";
 
+    const DEFAULTS: &'static [&'static str] = &[
+        "ALTER DATABASE postgres SET standard_conforming_strings = off",
+        "ALTER DATABASE postgres SET default_transaction_isolation = 'serializable'",
+        "ALTER DATABASE postgres SET synchronous_commit = off",
+        "ALTER DATABASE postgres SET statement_timeout = '1s'",
+    ];
+
     fn start() -> Self {
         Self::start()
     }

@@ -3,6 +3,7 @@
 mod contract;
 #[path = "../databases/mod.rs"]
 mod databases;
+mod durable;
 mod faults;
 mod pooled;
 #[path = "../proxies/mod.rs"]
