@@ -7,6 +7,7 @@ pub(crate) mod damaged;
 pub(crate) mod late;
 pub(crate) mod names;
 pub(crate) mod refusals;
+pub(crate) mod rights;
 pub(crate) mod rows;
 pub(crate) mod runtimes;
 pub(crate) mod settings;
@@ -71,6 +72,9 @@ pub(crate) trait Database: Send + Sync + Sized + 'static {
     /// A module of the contract's suite, whose helper process can be started.
     const HELPER: &'static str;
 
+    /// The engine's page in the documentation.
+    const PAGE: &'static str;
+
     /// What gives new connections other defaults, each statement another one.
     const DEFAULTS: &'static [&'static str];
 
@@ -126,6 +130,9 @@ pub(crate) trait Database: Send + Sync + Sized + 'static {
 
     /// Lets a user read and write all tables that there are.
     fn let_use_tables(&self, name: &str);
+
+    /// Lets a user read all tables that there are, and not write to them.
+    fn let_read_tables(&self, name: &str);
 
     /// Fails unless so many rows of this table are locked, each for itself, and nothing of it that is larger.
     fn assert_rows_locked(&self, table: &str, rows: usize);
@@ -201,6 +208,8 @@ macro_rules! fault_suite {
             refusals: a_read_only_server_is_said_to_be_and_leaves_nothing_locked,
                 a_wrong_login_is_said_and_no_password_repeated,
                 who_may_not_create_tables_is_told_how_and_can_lock_afterwards;
+            rights: the_rights_that_the_page_names_are_enough,
+                who_only_looks_needs_to_read_and_nothing_else;
             rows: a_row_is_locked_and_nothing_else;
             runtimes: a_runtime_without_drivers_can_lock,
                 a_client_goes_on_where_another_runtime_has_ended;

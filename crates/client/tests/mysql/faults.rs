@@ -15,6 +15,8 @@ impl Database for MariaDb {
     const SESSION: &'static str = "named";
     const HELPER: &'static str = "mysql::contract::table::helper";
 
+    const PAGE: &'static str = include_str!("../../../../docs/engines/mysql.md");
+
     const DEFAULTS: &'static [&'static str] = &[
         "SET GLOBAL autocommit = 0",
         "SET GLOBAL init_connect = 'SET autocommit = 0'",
@@ -125,6 +127,10 @@ impl Database for MariaDb {
 
     fn let_use_tables(&self, name: &str) {
         self.sql(&format!("GRANT SELECT, INSERT, UPDATE, DELETE ON tenure.* TO {name}"));
+    }
+
+    fn let_read_tables(&self, name: &str) {
+        self.sql(&format!("GRANT SELECT ON tenure.* TO {name}"));
     }
 
     fn assert_rows_locked(&self, table: &str, rows: usize) {

@@ -15,6 +15,8 @@ impl Database for Postgres {
     const SESSION: &'static str = "advisory";
     const HELPER: &'static str = "postgres::contract::table::helper";
 
+    const PAGE: &'static str = include_str!("../../../../docs/engines/postgres.md");
+
     const DEFAULTS: &'static [&'static str] = &[
         "ALTER DATABASE postgres SET standard_conforming_strings = off",
         "ALTER DATABASE postgres SET default_transaction_isolation = 'serializable'",
@@ -117,6 +119,10 @@ impl Database for Postgres {
     fn let_use_tables(&self, name: &str) {
         self.sql(&format!("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {name}"));
         self.sql(&format!("GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {name}"));
+    }
+
+    fn let_read_tables(&self, name: &str) {
+        self.sql(&format!("GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}"));
     }
 
     fn assert_rows_locked(&self, table: &str, rows: usize) {
