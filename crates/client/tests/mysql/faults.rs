@@ -89,7 +89,7 @@ impl Database for MariaDb {
         // What they do, and not the views of InnoDB: those are not made anew for whoever looks again and again.
         lines(&self.sql(
             "SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND = 'Query' AND ID <> CONNECTION_ID() \
-             AND (INFO LIKE '%GET_LOCK(%' OR INFO LIKE '%FOR UPDATE%')",
+             AND (INFO LIKE '%GET_LOCK(%' OR INFO LIKE '%FOR UPDATE%') AND INFO NOT LIKE '%tenure_ear_%'",
         ))
     }
 
@@ -103,7 +103,8 @@ impl Database for MariaDb {
 
     fn ears(&self) -> Vec<String> {
         lines(&self.sql(
-            "SELECT ID FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID() AND INFO LIKE '%SLEEP(%'",
+            "SELECT ID FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID() \
+             AND (INFO LIKE '%SLEEP(%' OR INFO LIKE '%GET_LOCK(''tenure_ear_%')",
         ))
     }
 
