@@ -51,7 +51,7 @@ async fn do_everything(client: &Client, why: &str) {
 
 /// The tables are somebody else's, made by the statements that `tenure migrate --print` shows.
 pub(crate) async fn the_rights_that_the_page_names_are_enough<D: Database>() {
-    for_recipes::<D>(&["table"]).await;
+    for_recipes::<D>(&recipes::<D>()).await;
 }
 
 async fn for_recipes<D: Database>(recipes: &[&str]) {

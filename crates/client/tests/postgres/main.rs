@@ -1,5 +1,6 @@
 //! The engine `postgres:`, on real servers.
 
+mod advisory;
 mod contract;
 #[path = "../databases/mod.rs"]
 mod databases;
