@@ -220,6 +220,7 @@ macro_rules! fault_suite {
                 a_table_lock_does_not_notice_that_connections_end;
             tls: a_certificate_is_checked_by_its_authority_and_its_host,
                 without_verification_no_certificate_is_looked_at,
+                a_file_that_is_missing_is_named,
                 a_client_shows_its_own_certificate,
                 who_asks_for_tls_is_not_served_without;
         }

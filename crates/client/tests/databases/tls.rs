@@ -78,6 +78,18 @@ pub(crate) async fn without_verification_no_certificate_is_looked_at<D: Database
     }
 }
 
+pub(crate) async fn a_file_that_is_missing_is_named<D: Database>() {
+    let certificates = Certificates::make();
+    let server = start::<D>(&certificates, false);
+    let cert = options(&certificates, &["cert=client.pem"]);
+    for recipe in recipes::<D>() {
+        for options in ["&ca=/nowhere/file", &format!("{cert}&key=/nowhere/file")] {
+            let refused = refusal(&url(&server, "localhost", recipe, options)).await;
+            assert!(refused.contains("/nowhere/file"), "{options}: {refused}");
+        }
+    }
+}
+
 pub(crate) async fn a_client_shows_its_own_certificate<D: Database>() {
     let (certificates, strangers) = (Certificates::make(), Certificates::make());
     let server = start::<D>(&certificates, true);
@@ -98,6 +110,6 @@ pub(crate) async fn who_asks_for_tls_is_not_served_without<D: Database>() {
     let server = D::start();
     for recipe in recipes::<D>() {
         let refused = refusal(&server.recipe(recipe, "&tls=verify")).await;
-        assert!(refused.contains("127.0.0.1:"), "{refused}");
+        assert!(refused.contains("127.0.0.1:") && refused.contains("TLS"), "{refused}");
     }
 }

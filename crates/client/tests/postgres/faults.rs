@@ -22,6 +22,7 @@ impl Database for Postgres {
         "ALTER DATABASE postgres SET default_transaction_isolation = 'serializable'",
         "ALTER DATABASE postgres SET synchronous_commit = off",
         "ALTER DATABASE postgres SET statement_timeout = '1s'",
+        "ALTER DATABASE postgres SET bytea_output = 'escape'",
     ];
 
     fn start() -> Self {
