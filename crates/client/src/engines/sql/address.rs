@@ -1,6 +1,7 @@
 //! Where a database is, how to log in, and what else a URL says: `postgres://user:password@host:port/database?option=value`.
 
 use std::fmt;
+use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -47,6 +48,20 @@ pub(super) enum TlsMode {
     Prefer,
     /// And the certificate is that of this host.
     Verify,
+}
+
+impl Tls {
+    /// Which file cannot be read. sqlx would take that for a server that does not answer.
+    pub(super) fn unreadable(&self) -> Option<String> {
+        [("ca", &self.ca), ("cert", &self.cert), ("key", &self.key)].into_iter().find_map(|(option, path)| {
+            let path = path.as_ref()?;
+            let error = File::open(path).err()?;
+            Some(format!(
+                "the file `{}` cannot be read: correct `{option}=` in the URL: {error}",
+                path.display()
+            ))
+        })
+    }
 }
 
 impl Address {

@@ -85,6 +85,7 @@ impl Options {
                 // What a role or a database may have been given otherwise.
                 let session = format!(
                     "SET default_transaction_isolation = 'read committed'; SET standard_conforming_strings = on; \
+                     SET bytea_output = 'hex'; \
                      SET statement_timeout = {ms}; SET lock_timeout = {lock_ms}; \
                      SET idle_in_transaction_session_timeout = {IDLE_MS}; \
                      SELECT set_config('synchronous_commit', 'on', false) \

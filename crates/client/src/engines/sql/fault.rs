@@ -25,6 +25,8 @@ pub(super) enum What {
     Conflict,
     /// A table is missing.
     NoTable,
+    /// A table has other columns.
+    OtherTable,
     /// It waited for as long as it was told to.
     LockTimeout,
     /// It refused, and did nothing.
@@ -65,11 +67,8 @@ impl Fault {
                 let error = EngineError::Damaged { engine: dialect.engine(), message };
                 return Self { what: What::Refused, error };
             }
-            if matches!(error, Error::Tls(_) | Error::Io(_)) && error.to_string().contains("ertificate") {
-                let message = format!(
-                    "{at} shows a certificate that is not trusted: give the file of its authority as `?ca=`"
-                );
-                return Self::refused(dialect, message, Some(error));
+            if let Some(advice) = about_tls(&error) {
+                return Self::refused(dialect, format!("{at} {advice}"), Some(error));
             }
             if matches!(error, Error::Io(_) | Error::PoolTimedOut | Error::PoolClosed) {
                 let message =
@@ -88,6 +87,12 @@ impl Fault {
                 let message = format!("{at} lacks a table: make it with `tenure migrate`");
                 Self { what: What::NoTable, ..Self::refused(dialect, message, Some(error)) }
             }
+            Meant::Is(What::OtherTable) => {
+                let message = format!(
+                    "{at} has a table of that name with other columns, somebody else's or of another version: name another one with `table=`, or drop it if nothing is locked, and run `tenure migrate`"
+                );
+                Self { what: What::OtherTable, ..Self::refused(dialect, message, Some(error)) }
+            }
             Meant::Is(what) => {
                 let message = match what {
                     What::LockTimeout => {
@@ -102,6 +107,23 @@ impl Fault {
             }
         }
     }
+}
+
+/// What is wrong with TLS, if it is that.
+fn about_tls(error: &Error) -> Option<&'static str> {
+    let said = match error {
+        Error::Tls(said) => said.to_string(),
+        Error::Io(said) => said.to_string(),
+        _ => return None,
+    };
+    if said.contains("not valid for name") {
+        return Some("shows a certificate of another host: connect by a name that is in it");
+    }
+    if said.contains("ertificate") {
+        return Some("shows a certificate that is not trusted: give the file of its authority as `?ca=`");
+    }
+    let refuses = matches!(error, Error::Tls(_));
+    refuses.then_some("does not speak TLS as it was asked to: see the cause, or connect without `tls=verify`")
 }
 
 fn meant(dialect: Dialect, said: &dyn DatabaseError) -> Meant {
@@ -149,7 +171,8 @@ fn of_postgres(code: &str) -> Meant {
         "57014" => Meant::Silence("was told to cancel it: see who does that"),
         // Also a row that two make at once, the other of whom was faster.
         "40001" | "40P01" | "23505" => Meant::Is(What::Conflict),
-        "42P01" | "42703" | "3F000" => Meant::Is(What::NoTable),
+        "42P01" | "3F000" => Meant::Is(What::NoTable),
+        "42703" => Meant::Is(What::OtherTable),
         "55P03" => Meant::Is(What::LockTimeout),
         "25006" => Meant::Refused(READ_ONLY),
         // A prepared statement that is there before it is made, or is not there after that.
@@ -173,7 +196,8 @@ fn of_mysql(number: u16, code: &str) -> Meant {
         1317 | 1969 => Meant::Silence("was told to cancel it: see who does that"),
         1213 | 1020 | 1050 | 1062 | 3101 => Meant::Is(What::Conflict),
         1205 | 3572 => Meant::Is(What::LockTimeout),
-        1146 | 1054 => Meant::Is(What::NoTable),
+        1146 => Meant::Is(What::NoTable),
+        1054 => Meant::Is(What::OtherTable),
         1290 | 1792 | 1836 => Meant::Refused(READ_ONLY),
         _ if code.starts_with("08") => Meant::Silence("lost the connection: see whether it runs"),
         _ => Meant::Refused("see what it says"),

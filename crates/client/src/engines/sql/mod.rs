@@ -19,6 +19,7 @@ mod tables;
 use std::sync::Arc;
 
 use self::address::Address;
+use self::fault::Fault;
 use self::session::SessionEngine;
 use self::table::TableEngine;
 use crate::engine::{Engine, EngineContext};
@@ -71,6 +72,9 @@ pub(super) async fn open_url(
     context: EngineContext,
 ) -> Result<Arc<dyn Engine>, ConnectError> {
     let address = Address::parse(url, dialect)?;
+    if let Some(message) = address.tls.unreadable() {
+        return Err(Fault::refused(dialect, message, None).error.into());
+    }
     let opened = match address.recipe {
         Recipe::Table => TableEngine::open(address, context).await,
         Recipe::Row | Recipe::Session => SessionEngine::open(address, context).await,

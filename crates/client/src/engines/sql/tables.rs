@@ -10,21 +10,29 @@ use crate::sql::Dialect;
 /// The number that whoever makes tables in PostgreSQL locks: any, as long as it is always the same.
 const MAKING_TABLES: i64 = 0x7465_6e75_7265;
 
-/// Makes the tables, if they are not there.
-pub(super) async fn ensure_tables(link: &Link, tables: &[String], make: &[String]) -> Result<(), Fault> {
-    let looks: Vec<_> = tables.iter().map(|table| format!("SELECT 1 FROM {table} WHERE 1 = 0")).collect();
-    let seen = link.with(Plain(&looks)).await;
-    match seen {
+/// Makes the tables, if they are not there. They are named by how their names end, with their columns.
+pub(super) async fn ensure_tables(
+    link: &Link,
+    name: &str,
+    tables: &[(&str, &str)],
+    make: &[String],
+) -> Result<(), Fault> {
+    let look = |(end, columns): &(&str, &str)| format!("SELECT {columns} FROM {name}{end} WHERE 1 = 0");
+    let looks: Vec<_> = tables.iter().map(look).collect();
+    match link.with(Plain(&looks)).await {
         Err(fault) if fault.what == What::NoTable => {}
         seen => return seen,
     }
     if link.dialect == Dialect::MySql {
-        return link.with(Plain(make)).await;
+        link.with(Plain(make)).await?;
+    } else {
+        // One after the other: two who make a table at once get in each other's way, `IF NOT EXISTS` or not. Statements that are sent
+        // together are one transaction.
+        let one_by_one = format!("SELECT pg_advisory_xact_lock({MAKING_TABLES}); {}", make.join("; "));
+        link.with(Plain(&[one_by_one])).await?;
     }
-    // One after the other: two who make a table at once get in each other's way, `IF NOT EXISTS` or not. Statements that are sent
-    // together are one transaction.
-    let one_by_one = format!("SELECT pg_advisory_xact_lock({MAKING_TABLES}); {}", make.join("; "));
-    link.with(Plain(&[one_by_one])).await
+    // The others may be somebody else's.
+    link.with(Plain(&looks)).await
 }
 
 /// The first name that does not begin with this any more, of those that can be: no name has such a byte in it.

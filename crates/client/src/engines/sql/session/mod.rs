@@ -74,11 +74,8 @@ impl SessionEngine {
         let short = Link::new(&address, short, &context);
         let (locks, short) = (Arc::new(locks), Arc::new(short));
         pooler::refuse(&locks).await?;
-        let (names, statements) = (
-            ["session", "reader", "row"].map(|end| format!("{}_{end}", address.table)),
-            tables(address.dialect, &address.table),
-        );
-        ensure_tables(&short, &names, &statements).await?;
+        let make = tables(address.dialect, &address.table);
+        ensure_tables(&short, &address.table, &texts::COLUMNS, &make).await?;
         let is_mariadb = address.dialect == Dialect::MySql && {
             let version = short.rows(&"SELECT VERSION()".into(), &[], |row| row.text(0)).await?;
             version.first().is_some_and(|version| version.contains("MariaDB"))

@@ -399,6 +399,13 @@ fn since(at: &str) -> String {
     format!("floor(extract(epoch FROM {at}) * 1000000)::bigint")
 }
 
+/// The tables of these recipes, by how their names end, and their columns.
+pub(super) const COLUMNS: [(&str, &str); 3] = [
+    ("_session", "lock_key, name, token, holder, owner, details, session, born"),
+    ("_reader", "lock_key, session, born, token, holder, owner, details"),
+    ("_row", "name"),
+];
+
 /// The statements that make the tables of these recipes.
 pub(in crate::engines::sql) fn tables(dialect: Dialect, t: &str) -> [String; 3] {
     let (bytes, id, key, text, end) = match dialect {

@@ -77,8 +77,8 @@ impl TableEngine {
         let link = Arc::new(Link::new(&address, address.connections, &context).with_a_reserve());
         pooler::refuse(&link).await?;
         let texts = Texts::new(address.dialect, &address.table);
-        let names = ["", "_holder", "_waiter"].map(|end| format!("{}{end}", address.table));
-        ensure_tables(&link, &names, &tables(address.dialect, &address.table)).await?;
+        let make = tables(address.dialect, &address.table);
+        ensure_tables(&link, &address.table, &texts::COLUMNS, &make).await?;
         let capabilities = Capabilities {
             modes: ModeSet::ALL,
             value: true,

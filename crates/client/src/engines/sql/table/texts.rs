@@ -265,6 +265,13 @@ impl State {
     }
 }
 
+/// The tables of the recipe `table`, by how their names end, and their columns.
+pub(super) const COLUMNS: [(&str, &str); 3] = [
+    ("", "name, token, state, holder, owner, mode, expires, details, value, doubt, started, start_id"),
+    ("_holder", "name, holder, owner, mode, token, expires, details, broken"),
+    ("_waiter", "ticket, name, waiter, owner, mode, client, kept_until, called, details"),
+];
+
 /// The statements that make the tables of the recipe `table`.
 pub(in crate::engines::sql) fn tables(dialect: Dialect, t: &str) -> [String; 3] {
     // An index has no schema before it.
