@@ -10,6 +10,7 @@ pub(crate) mod refusals;
 pub(crate) mod rights;
 pub(crate) mod rows;
 pub(crate) mod runtimes;
+pub(crate) mod sessions;
 pub(crate) mod settings;
 pub(crate) mod severed;
 pub(crate) mod tls;
@@ -137,6 +138,9 @@ pub(crate) trait Database: Send + Sync + Sized + 'static {
     /// Fails unless so many rows of this table are locked, each for itself, and nothing of it that is larger.
     fn assert_rows_locked(&self, table: &str, rows: usize);
 
+    /// The option that names the tables as they are named by default, with their schema.
+    fn same_table(&self) -> String;
+
     /// The URL of a recipe, with other options after it.
     fn recipe(&self, recipe: &str, options: &str) -> String {
         format!("{}?recipe={recipe}{options}", self.url())
@@ -218,6 +222,8 @@ macro_rules! fault_suite {
                 a_waiter_goes_on_waiting_when_its_connection_ends,
                 a_session_lock_is_lost_with_its_connection_and_whoever_waits_gets_it,
                 a_table_lock_does_not_notice_that_connections_end;
+            sessions: a_row_whose_session_ended_before_its_token_was_counted_is_not_granted,
+                tables_may_be_named_with_their_schema;
             tls: a_certificate_is_checked_by_its_authority_and_its_host,
                 without_verification_no_certificate_is_looked_at,
                 a_file_that_is_missing_is_named,

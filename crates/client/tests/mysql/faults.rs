@@ -48,6 +48,10 @@ impl Database for MariaDb {
         Self::builder().tls(certificates).start()
     }
 
+    fn same_table(&self) -> String {
+        format!("&table={}.tenure_lock", self.database())
+    }
+
     fn url(&self) -> String {
         self.url()
     }
@@ -88,8 +92,8 @@ impl Database for MariaDb {
     fn waiting(&self) -> Vec<String> {
         // What they do, and not the views of InnoDB: those are not made anew for whoever looks again and again.
         lines(&self.sql(
-            "SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND = 'Query' AND ID <> CONNECTION_ID() \
-             AND (INFO LIKE '%GET_LOCK(%' OR INFO LIKE '%FOR UPDATE%') AND INFO NOT LIKE '%tenure_ear_%'",
+            "SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND IN ('Query', 'Execute') AND ID <> CONNECTION_ID() \
+             AND (INFO LIKE '%GET_LOCK(%' OR INFO LIKE '%FOR UPDATE%' OR COMMAND = 'Execute') AND INFO NOT LIKE '%tenure_ear_%'",
         ))
     }
 

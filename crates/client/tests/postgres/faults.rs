@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+use tenure::contract::within;
 use tenure_testkit::{Certificates, Postgres, eventually};
 
-use crate::databases::{Database, ZONE, fault_suite, lines};
+use crate::databases::{Database, LONG, PATIENCE, ZONE, connect, fault_suite, lines, session_recipes};
 
 fault_suite!(Postgres);
 
@@ -39,6 +42,10 @@ impl Database for Postgres {
 
     fn start_with_tls(certificates: &Certificates) -> Self {
         Self::builder().tls(certificates).start()
+    }
+
+    fn same_table(&self) -> String {
+        "&table=public.tenure_lock".to_owned()
     }
 
     fn url(&self) -> String {
@@ -146,4 +153,42 @@ fn let_in(postgres: &mut Postgres, rules: &str) {
     let others = fs::read_to_string(&file).unwrap();
     fs::write(&file, format!("{rules}{others}")).unwrap();
     postgres.restart();
+}
+
+/// A host that hangs does not close its connections: what is lost with it must not be in the way of other locks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_hangs_gives_its_place_to_others() {
+    let server = Postgres::start();
+    let client = connect(&Database::recipe(&server, "advisory", "&connections=2&timeout_ms=3000")).await;
+    let held = client.lock("a").ttl(Duration::from_secs(3)).acquire().await.unwrap();
+    let session = server.sql("SELECT pid FROM pg_locks WHERE locktype = 'advisory'").parse().unwrap();
+    let session = Pid::from_raw(session).unwrap();
+    kill_process(session, Signal::STOP).unwrap();
+    within(PATIENCE, "it is told", held.lost()).await;
+    let other = async || matches!(client.lock("b").try_acquire().await, Ok(Some(_)));
+    tenure::contract::eventually(PATIENCE, "another lock is to be had", other).await;
+    kill_process(session, Signal::CONT).unwrap();
+}
+
+/// PostgreSQL cancels a statement that waits for one reader after the other, however short each of these waits is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_whose_statement_is_cancelled_goes_on_in_the_same_session() {
+    let server = Postgres::start();
+    for recipe in session_recipes::<Postgres>() {
+        let client = connect(&Database::recipe(&server, recipe, "")).await;
+        let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+        let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+        let session = eventually("somebody waits", || Database::waiting(&server).pop());
+        for _ in 0..4 {
+            let since = format!("SELECT query_start FROM pg_stat_activity WHERE pid = {session}");
+            let before = server.sql(&since);
+            server.sql(&format!("SELECT pg_cancel_backend({session})"));
+            eventually("it waits again", || {
+                assert!(!waiting.is_finished(), "{recipe}: it has given up");
+                Database::waiting(&server) == [session.clone()] && server.sql(&since) != before
+            });
+        }
+        held.release().await.unwrap();
+        drop(within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap());
+    }
 }

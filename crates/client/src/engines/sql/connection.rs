@@ -103,7 +103,8 @@ impl Options {
                     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
                      SET SESSION autocommit = 1, completion_type = 'NO_CHAIN'; \
                      SET SESSION innodb_lock_wait_timeout = {seconds}; SET SESSION wait_timeout = 10; \
-                     /*M! SET SESSION wait_timeout = 3600, idle_transaction_timeout = 1, max_statement_time = 0 */"
+                     /*M! SET SESSION wait_timeout = 3600, idle_transaction_timeout = 1, \
+                     idle_readonly_transaction_timeout = 1, idle_write_transaction_timeout = 1, max_statement_time = 0 */"
                 );
                 connection.execute(sqlx::raw_sql(AssertSqlSafe(session))).await?;
                 Ok(Connection::MySql(connection))

@@ -23,6 +23,8 @@ pub(super) enum What {
     NoAnswer,
     /// The database took it back, for others' sake: the same once more may succeed at once.
     Conflict,
+    /// It was told to stop, and did nothing.
+    Cancelled,
     /// A table is missing.
     NoTable,
     /// A table has other columns.
@@ -36,7 +38,7 @@ pub(super) enum What {
 impl What {
     /// Whether the same request may succeed later.
     pub(super) const fn is_silence(self) -> bool {
-        matches!(self, Self::Full | Self::NotSent | Self::NoAnswer | Self::Conflict)
+        matches!(self, Self::Full | Self::NotSent | Self::NoAnswer | Self::Conflict | Self::Cancelled)
     }
 }
 
@@ -95,6 +97,7 @@ impl Fault {
             }
             Meant::Is(what) => {
                 let message = match what {
+                    What::Cancelled => format!("{at} was told to cancel it: see who does that"),
                     What::LockTimeout => {
                         format!("{at} has a row locked for long: see which client stands still")
                     }
@@ -168,7 +171,7 @@ fn of_postgres(code: &str) -> Meant {
         "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04" => {
             Meant::Silence("closed the connection: see whether it restarts, and its log")
         }
-        "57014" => Meant::Silence("was told to cancel it: see who does that"),
+        "57014" => Meant::Is(What::Cancelled),
         // Also a row that two make at once, the other of whom was faster.
         "40001" | "40P01" | "23505" => Meant::Is(What::Conflict),
         "42P01" | "3F000" => Meant::Is(What::NoTable),
@@ -190,10 +193,10 @@ fn of_mysql(number: u16, code: &str) -> Meant {
         1040 | 1203 | 1226 => Meant::Silence(FULL),
         1044 | 1045 | 1049 | 1698 => Meant::Refused(LOGIN),
         1142 | 1143 | 1227 | 1370 => Meant::Refused(DENIED),
-        1053 | 1077 | 1079 | 1080 | 1152 | 1159 | 1927 | 3024 | 4031 => {
+        1053 | 1077 | 1079 | 1080 | 1152 | 1159 | 1927 | 4031 => {
             Meant::Silence("closed the connection: see whether it restarts, and its log")
         }
-        1317 | 1969 => Meant::Silence("was told to cancel it: see who does that"),
+        1317 | 1969 | 3024 => Meant::Is(What::Cancelled),
         1213 | 1020 | 1050 | 1062 | 3101 => Meant::Is(What::Conflict),
         1205 | 3572 => Meant::Is(What::LockTimeout),
         1146 => Meant::Is(What::NoTable),

@@ -37,6 +37,7 @@ pub(super) struct Link {
     reserve: Arc<Semaphore>,
     most: usize,
     only_own: bool,
+    overflows: bool,
     /// Runtimes that cannot open connections.
     without_io: Mutex<Vec<runtime::Id>>,
 }
@@ -50,6 +51,9 @@ struct Idle {
 
 /// A connection that nobody used for so long is looked at before it is used.
 const STALE: Duration = Duration::from_secs(2);
+
+/// So long one waits for others before it opens a connection of its own, if it may.
+const MOMENT: Duration = Duration::from_millis(250);
 
 /// How far a request has come: what a silence then means.
 #[derive(Default)]
@@ -70,7 +74,8 @@ impl Stage {
 pub(super) struct Lent {
     pub(super) connection: Connection,
     runtime: runtime::Id,
-    _slot: OwnedSemaphorePermit,
+    /// Nothing, if it is beside those that are counted.
+    slot: Option<OwnedSemaphorePermit>,
     /// Whether it was used before, and may have been closed meanwhile.
     pub(super) used: bool,
     /// What its session was told of itself when it was last used: nothing, if it is as it was opened.
@@ -92,6 +97,7 @@ impl Link {
             reserve: Arc::new(Semaphore::new(0)),
             most,
             only_own: false,
+            overflows: false,
             without_io: Mutex::default(),
         }
     }
@@ -101,6 +107,11 @@ impl Link {
         self.slots.forget_permits(1);
         self.reserve.add_permits(1);
         self
+    }
+
+    /// If all are in use for more than a moment, another one is opened, and closed after its use: whoever has them may stand still.
+    pub(super) fn that_overflows(self) -> Self {
+        Self { overflows: true, ..self }
     }
 
     /// All of them are driven by the client's own thread, whoever uses them.
@@ -132,11 +143,6 @@ impl Link {
 
     pub(super) fn refused(&self, message: &str) -> Fault {
         Fault::refused(self.dialect, format!("{} does not do it: {message}", self.at), None)
-    }
-
-    /// Whether a connection can be had without waiting for another's end.
-    pub(super) fn has_room(&self) -> bool {
-        self.slots.available_permits() > 0
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
@@ -237,6 +243,13 @@ impl Link {
         self.within(self.limit, What::NotSent, self.connection(here, slot)).await
     }
 
+    /// One that is to be had without waiting for another's end.
+    pub(super) async fn take_now(&self) -> Result<Option<Lent>, Fault> {
+        let Ok(slot) = self.slots.clone().try_acquire_owned() else { return Ok(None) };
+        let opening = self.connection(self.here(), Some(slot));
+        self.within(self.limit, What::NotSent, opening).await.map(Some)
+    }
+
     async fn take_at_leisure(&self, stage: &Stage) -> Result<Lent, Fault> {
         let here = self.here();
         if stage.get() != What::NoAnswer {
@@ -258,11 +271,18 @@ impl Link {
         if self.without_io().contains(&here) { self.own.id() } else { here }
     }
 
-    async fn slot(&self, here: runtime::Id) -> OwnedSemaphorePermit {
+    async fn slot(&self, here: runtime::Id) -> Option<OwnedSemaphorePermit> {
         if let Ok(slot) = self.slots.clone().try_acquire_owned() {
-            return slot;
+            return Some(slot);
         }
         let slot = self.slots.clone().acquire_owned();
+        if self.overflows {
+            let moment = {
+                let _timers_of = self.own.enter();
+                tokio::time::timeout(MOMENT, slot)
+            };
+            return moment.await.ok().map(|slot| slot.expect("it is never closed"));
+        }
         let slot = if here == self.own.id() {
             tokio::select! {
                 biased;
@@ -272,21 +292,20 @@ impl Link {
         } else {
             slot.await
         };
-        slot.expect("it is never closed")
+        Some(slot.expect("it is never closed"))
     }
 
     /// One that nobody uses, or a new one.
-    async fn connection(&self, here: runtime::Id, slot: OwnedSemaphorePermit) -> Result<Lent, Fault> {
+    async fn connection(&self, here: runtime::Id, slot: Option<OwnedSemaphorePermit>) -> Result<Lent, Fault> {
         while let Some(Idle { mut connection, told, since, .. }) = self.take_idle(here) {
             // The database may have closed it meanwhile, and that is found out before it matters.
             if self.clock.now().since(since) > STALE && connection.ping().await.is_err() {
                 self.forget_idle();
                 continue;
             }
-            return Ok(Lent { connection, runtime: here, _slot: slot, used: true, told });
+            return Ok(Lent { connection, runtime: here, slot, used: true, told });
         }
-        let lent =
-            |connection, runtime| Lent { connection, runtime, _slot: slot, used: false, told: String::new() };
+        let lent = |connection, runtime| Lent { connection, runtime, slot, used: false, told: String::new() };
         if here == self.own.id() {
             return Ok(lent(self.open().await?, here));
         }
@@ -345,7 +364,10 @@ impl Link {
 
     pub(super) fn put_back(&self, lent: Lent) {
         // Before its slot is free, so that whoever waits for one finds it.
-        let Lent { connection, runtime, told, _slot: slot, .. } = lent;
+        let Lent { connection, runtime, told, slot, .. } = lent;
+        if slot.is_none() {
+            return;
+        }
         self.idle().push(Idle { runtime, connection, told, since: self.clock.now() });
         drop(slot);
     }

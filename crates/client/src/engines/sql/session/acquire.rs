@@ -123,6 +123,7 @@ impl SessionEngine {
             WaitUntil::At { at, .. } => at.since(sent_at).clamp(SHORTEST_SLICE, SLICE),
             WaitUntil::Forever => SLICE,
         };
+        let slice = self.texts.rounded(slice);
         let details = self.ourselves.details(request, self.context.clock.wall(), None);
         let asking = async {
             self.lock(&mut lent, request, &details, slice).await.map_err(|error| self.locks.fault(error))
@@ -135,17 +136,11 @@ impl SessionEngine {
                     return Ok(None);
                 }
                 Said::NoRow => {
-                    self.make_row(&mut lent.connection, request, slice).await?;
+                    self.make_row(&mut lent.connection, request).await?;
                     *kept = Some(lent);
                     return Box::pin(self.ask_once(request, kept, used)).await;
                 }
             };
-        if self.now().since(sent_at) > request.ttl.get() / 10 {
-            // The lease counts from when the connection was last heard, and that was long ago.
-            sent_at = self.now();
-            let pinged = async { lent.connection.ping().await.map_err(|error| self.locks.fault(error)) };
-            self.locks.within(self.locks.limit(), What::NoAnswer, pinged).await?;
-        }
         let count = Count {
             texts: &self.texts,
             dialect: self.address.dialect,
@@ -155,6 +150,13 @@ impl SessionEngine {
             token,
         };
         let token = self.count(&mut lent, count).await?;
+        // The lease counts from when the connection was last heard: that may be long ago. And a token that was counted on another connection
+        // is worth something only if this one still held then.
+        if self.texts.kind.is_row() || self.now().since(sent_at) > request.ttl.get() / 10 {
+            sent_at = self.now();
+            let pinged = async { lent.connection.ping().await.map_err(|error| self.locks.fault(error)) };
+            self.locks.within(self.locks.limit(), What::NoAnswer, pinged).await?;
+        }
         let held = Held { token, session: session.number, connection: AsyncMutex::new(Some(lent)) };
         self.held().insert(request.grant, Arc::new(held));
         Ok(Some(Granted::new(Some(token), term(sent_at, request.ttl))))
@@ -162,33 +164,28 @@ impl SessionEngine {
 
     /// A connection for a request; nothing, if there is none in the time that it has.
     async fn connection(&self, request: &AcquireRequest) -> Result<Option<Lent>, Fault> {
-        if matches!(request.wait, WaitUntil::Try) && !self.locks.has_room() {
-            return Err(self
-                .locks
-                .refused("all connections that locks may take are in use: raise `connections=` in the URL"));
-        }
-        let taking = self.locks.take_when_free();
         match request.wait {
+            WaitUntil::Try => {
+                const FULL: &str =
+                    "all connections that locks may take are in use: raise `connections=` in the URL";
+                let lent = self.locks.take_now().await?;
+                lent.map(Some).ok_or_else(|| self.locks.refused(FULL))
+            }
             WaitUntil::At { at, .. } => tokio::select! {
-                lent = taking => lent.map(Some),
+                lent = self.locks.take_when_free() => lent.map(Some),
                 () = self.context.clock.sleep_until(at) => Ok(None),
             },
-            WaitUntil::Try | WaitUntil::Forever => taking.await.map(Some),
+            WaitUntil::Forever => self.locks.take_when_free().await.map(Some),
         }
     }
 
     /// Makes the row of a lock, outside of any transaction. With MySQL, it may have to wait for one who was faster, and has it locked.
-    async fn make_row(
-        &self,
-        connection: &mut Connection,
-        request: &AcquireRequest,
-        slice: Duration,
-    ) -> Result<(), Fault> {
+    async fn make_row(&self, connection: &mut Connection, request: &AcquireRequest) -> Result<(), Fault> {
         let name = [Arg::Bytes(request.name.as_str().as_bytes())];
         let making = async {
             connection.run(&self.texts.make_row, &name).await.map_err(|error| self.locks.fault(error))
         };
-        match self.locks.within(slice + self.locks.limit(), What::NoAnswer, making).await {
+        match self.locks.within(SLICE + self.locks.limit(), What::NoAnswer, making).await {
             // So it is there.
             Err(fault) if fault.what == What::LockTimeout => Ok(()),
             made => made.map(drop),
@@ -215,7 +212,8 @@ impl SessionEngine {
         let answers = match lent.connection.batch(sql).await {
             Ok(answers) => answers,
             Err(error) => {
-                if self.locks.what(&error) != What::LockTimeout {
+                // Both are PostgreSQL's: a wait for readers is one for each of them, and only all together are long.
+                if !matches!(self.locks.what(&error), What::LockTimeout | What::Cancelled) {
                     return Err(error);
                 }
                 lent.connection.plain(self.texts.forget(&request.name)).await?;

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use sqlx::Error;
 use tokio::sync::Mutex as AsyncMutex;
 
 pub(super) use self::texts::tables;
@@ -35,7 +36,6 @@ use crate::info::LockInfo;
 use crate::lease::{Term, Ttl};
 use crate::mode::{Mode, ModeSet};
 use crate::name::LockName;
-use crate::sql::Dialect;
 use crate::token::FencingToken;
 
 /// The databases' timers are coarse.
@@ -71,16 +71,15 @@ impl SessionEngine {
         let short = if address.recipe == Recipe::Row { (address.connections / 10).max(1) } else { 1 };
         // A connection that holds must outlive the runtime of whoever asked.
         let locks = Link::new(&address, address.connections - short, &context).on_own_runtime();
-        let short = Link::new(&address, short, &context);
+        let short = Link::new(&address, short, &context).that_overflows();
         let (locks, short) = (Arc::new(locks), Arc::new(short));
         pooler::refuse(&locks).await?;
         let make = tables(address.dialect, &address.table);
         ensure_tables(&short, &address.table, &texts::COLUMNS, &make).await?;
-        let is_mariadb = address.dialect == Dialect::MySql && {
-            let version = short.rows(&"SELECT VERSION()".into(), &[], |row| row.text(0)).await?;
-            version.first().is_some_and(|version| version.contains("MariaDB"))
-        };
-        let texts = Texts::new(&address, is_mariadb);
+        let asked =
+            short.rows(&texts::place(&address).into(), &[], |row| Ok((row.text(0)?, row.text(1)?))).await?;
+        let (place, version) = asked.into_iter().next().ok_or_else(|| short.fault(Error::RowNotFound))?;
+        let texts = Texts::new(&address, place, version.contains("MariaDB"));
         let modes: &[Mode] = if texts.kind == Kind::Named { &[Mode::Ex] } else { &[Mode::Pr, Mode::Ex] };
         if texts.kind != Kind::Named {
             // What stays behind is seen by nobody, so it can wait for one who may sweep.
@@ -120,18 +119,20 @@ impl SessionEngine {
     async fn speak(self: Arc<Self>, grant: Grant) -> Result<Term, RenewError> {
         let lost = || RenewError::Lost(LostReason::Disconnected);
         let held = self.held().get(&grant.id).cloned().ok_or_else(lost)?;
-        let (clock, at) = (self.context.clock.clone(), self.locks.clone());
+        let (clock, at, ttl) = (self.context.clock.clone(), self.locks.clone(), grant.ttl.get());
         // By a task of its own, which goes on if there is no answer in time: the next one finds what became of it.
         let speaking = self.context.runtime.spawn(async move {
             let mut held = held.connection.lock().await;
             let lent = held.as_mut()?;
             let sent_at = clock.now();
-            if let Err(error) = lent.connection.ping().await {
-                tracing::debug!(%error, "the connection of a lock is gone");
-                *held = None;
-                return None;
+            // After a ttl the database has ended it, whether it says so or not.
+            match tokio::time::timeout(ttl, lent.connection.ping()).await {
+                Ok(Ok(())) => return Some(sent_at),
+                Ok(Err(error)) => tracing::debug!(%error, "the connection of a lock is gone"),
+                Err(_) => tracing::debug!("the connection of a lock was silent for its ttl"),
             }
-            Some(sent_at)
+            *held = None;
+            None
         });
         let spoken = async { Ok(speaking.await.unwrap_or_default()) };
         match at.within(at.limit(), What::NoAnswer, spoken).await {

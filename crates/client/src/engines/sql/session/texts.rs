@@ -30,12 +30,12 @@ pub(super) enum Kind {
     Advisory,
     Named,
     RowOfPostgres,
-    RowOfMySql { is_mariadb: bool },
+    RowOfMySql,
 }
 
 impl Kind {
     pub(super) const fn is_row(self) -> bool {
-        matches!(self, Self::RowOfPostgres | Self::RowOfMySql { .. })
+        matches!(self, Self::RowOfPostgres | Self::RowOfMySql)
     }
 }
 
@@ -44,8 +44,9 @@ pub(super) struct Texts {
     pub(super) kind: Kind,
     dialect: Dialect,
     table: String,
-    /// A lock has a place in it in what a database calls it, where names are one server's.
-    database: String,
+    is_mariadb: bool,
+    /// Schema and table, however the URL spells them: the same for all who share the tables.
+    place: String,
     /// How long a request may take.
     limit: Duration,
     /// Makes the statements that a session of PostgreSQL uses again and again: to read and plan them costs more than to run them.
@@ -69,11 +70,11 @@ pub(super) struct Texts {
 }
 
 impl Texts {
-    pub(super) fn new(address: &Address, is_mariadb: bool) -> Self {
+    pub(super) fn new(address: &Address, place: String, is_mariadb: bool) -> Self {
         let (dialect, table) = (address.dialect, &address.table);
         let kind = match (address.recipe, dialect) {
             (Recipe::Row, Dialect::Postgres) => Kind::RowOfPostgres,
-            (Recipe::Row, Dialect::MySql) => Kind::RowOfMySql { is_mariadb },
+            (Recipe::Row, Dialect::MySql) => Kind::RowOfMySql,
             (_, Dialect::Postgres) => Kind::Advisory,
             (_, Dialect::MySql) => Kind::Named,
         };
@@ -111,7 +112,8 @@ impl Texts {
             kind,
             dialect,
             table: table.clone(),
-            database: address.authority.path.clone(),
+            is_mariadb,
+            place,
             limit: address.limit,
             prepare: prepare(kind, table),
             count_alone: dialect.next_token(
@@ -131,10 +133,8 @@ impl Texts {
 
     /// What the database calls a lock: a number, or a text, that is made of all of its name.
     pub(super) fn key(&self, name: &LockName) -> String {
-        // Named locks are one server's, and not one database's.
-        let database = if self.kind == Kind::Named { &*self.database } else { "" };
         let mut hash = Sha256::new();
-        for part in [database, &self.table, name.as_str()] {
+        for part in [&*self.place, name.as_str()] {
             hash.update(part.as_bytes());
             hash.update([0]);
         }
@@ -145,8 +145,21 @@ impl Texts {
                 i64::from_be_bytes(*first).to_string()
             }
             Kind::Named => format!("tenure:{}", hex(&digest[..20])),
-            Kind::RowOfPostgres | Kind::RowOfMySql { .. } => hex(&digest[..20]),
+            Kind::RowOfPostgres | Kind::RowOfMySql => hex(&digest[..20]),
         }
+    }
+
+    /// For how long a statement waits that is to wait for as long: some count in whole seconds.
+    pub(super) fn rounded(&self, slice: Duration) -> Duration {
+        if self.kind == Kind::RowOfMySql || self.kind == Kind::Named && !self.is_mariadb {
+            return Duration::from_secs(slice.as_secs() + u64::from(slice.subsec_nanos() > 0));
+        }
+        slice
+    }
+
+    /// PostgreSQL: how long a statement may take that waits for this long. Less than whoever asks waits for an answer.
+    fn statement(&self, slice: Duration) -> Duration {
+        slice + self.limit / 2
     }
 
     /// What a session is told of itself before it asks for a lock. It is the same for most requests, and is said once.
@@ -154,24 +167,27 @@ impl Texts {
     /// The database ends a session that is silent for a ttl.
     pub(super) fn settings(&self, request: &AcquireRequest, slice: Duration) -> String {
         let (ttl_ms, slice_ms) = (request.ttl.get().as_millis(), SLICE.as_millis());
-        let (ttl_seconds, both_ms) = (ttl_ms.div_ceil(1000), (SLICE + self.limit).as_millis());
+        let (ttl_seconds, all_ms) = (ttl_ms.div_ceil(1000), self.statement(SLICE).as_millis());
         let idle = match self.kind {
             Kind::Advisory => "idle_session_timeout",
             Kind::RowOfPostgres => "idle_in_transaction_session_timeout",
             Kind::Named => return format!("SET SESSION wait_timeout = {ttl_seconds}"),
-            Kind::RowOfMySql { is_mariadb } => {
-                let wait_seconds = if tries(request) { SLICE } else { slice }.as_millis().div_ceil(1000);
-                let idle = if is_mariadb {
-                    format!(", idle_transaction_timeout = {ttl_seconds}")
+            Kind::RowOfMySql => {
+                let wait_seconds = if tries(request) { SLICE } else { slice }.as_secs();
+                // Which of them counts depends on what a transaction has done.
+                let idle = if self.is_mariadb {
+                    ["", "_readonly", "_write"]
+                        .map(|sort| format!(", idle{sort}_transaction_timeout = {ttl_seconds}"))
                 } else {
-                    String::new()
+                    Default::default()
                 };
+                let idle = idle.concat();
                 return format!(
                     "SET SESSION wait_timeout = {ttl_seconds}, innodb_lock_wait_timeout = {wait_seconds}{idle}"
                 );
             }
         };
-        format!("SET statement_timeout = {both_ms}; SET lock_timeout = {slice_ms}; SET {idle} = {ttl_ms}")
+        format!("SET statement_timeout = {all_ms}; SET lock_timeout = {slice_ms}; SET {idle} = {ttl_ms}")
     }
 
     /// Takes a lock, which may take as long as the slice. If it has it, it answers with a row: the number of the session, since when it
@@ -181,7 +197,8 @@ impl Texts {
         let (key, name) = (self.key(&request.name), self.dialect.bytes(request.name.as_str().as_bytes()));
         let nowait = if tries { " NOWAIT" } else { "" };
         let less = if slice < SLICE && !tries {
-            format!("SET LOCAL lock_timeout = {}; ", slice.as_millis())
+            let (wait_ms, all_ms) = (slice.as_millis(), self.statement(slice).as_millis());
+            format!("SET LOCAL lock_timeout = {wait_ms}; SET LOCAL statement_timeout = {all_ms}; ")
         } else {
             String::new()
         };
@@ -201,8 +218,8 @@ impl Texts {
                     "SELECT CAST(CONNECTION_ID() AS SIGNED), 0, CAST(GET_LOCK('{key}', {wait:.3}) AS SIGNED)"
                 )
             }
-            Kind::RowOfMySql { is_mariadb } => {
-                let lock = match (shared, is_mariadb) {
+            Kind::RowOfMySql => {
+                let lock = match (shared, self.is_mariadb) {
                     (false, _) => "FOR UPDATE",
                     (true, true) => "LOCK IN SHARE MODE",
                     (true, false) => "FOR SHARE",
@@ -251,7 +268,7 @@ impl Texts {
             Kind::Advisory => "SELECT pg_advisory_unlock_all()".to_owned(),
             Kind::Named => format!("DO RELEASE_LOCK('{}')", self.key(name)),
             Kind::RowOfPostgres => "ROLLBACK".to_owned(),
-            Kind::RowOfMySql { .. } => {
+            Kind::RowOfMySql => {
                 format!("ROLLBACK; DO RELEASE_LOCK(CONCAT(CONNECTION_ID(), ':{}'))", self.key(name))
             }
         }
@@ -306,7 +323,7 @@ impl Texts {
             Kind::Advisory => format!("EXECUTE tenure_unlock_EX({key})"),
             Kind::Named => format!("SELECT CAST(COALESCE(RELEASE_LOCK('{key}'), 0) AS SIGNED)"),
             Kind::RowOfPostgres => format!("{gone}COMMIT"),
-            Kind::RowOfMySql { .. } => format!("{gone}COMMIT; DO RELEASE_LOCK('{session}:{key}')"),
+            Kind::RowOfMySql => format!("{gone}COMMIT; DO RELEASE_LOCK('{session}:{key}')"),
         }
     }
 
@@ -325,7 +342,7 @@ impl Texts {
                 since("a.xact_start")
             ),
             Kind::Named => format!("IS_USED_LOCK({row}.lock_key) = {row}.session"),
-            Kind::RowOfMySql { .. } => {
+            Kind::RowOfMySql => {
                 format!("IS_USED_LOCK(CONCAT({row}.session, ':', {row}.lock_key)) = {row}.session")
             }
         };
@@ -353,7 +370,7 @@ impl Texts {
 /// What a session prepares when it is new.
 fn prepare(kind: Kind, t: &str) -> String {
     let statements = match kind {
-        Kind::Named | Kind::RowOfMySql { .. } => return String::new(),
+        Kind::Named | Kind::RowOfMySql => return String::new(),
         Kind::RowOfPostgres => vec![
             ("lock_EX(bytea)", row_of_postgres(t, false, "$1")),
             ("lock_PR(bytea)", row_of_postgres(t, true, "$1")),
@@ -397,6 +414,21 @@ fn tries(request: &AcquireRequest) -> bool {
 /// An instant of PostgreSQL, in microseconds.
 fn since(at: &str) -> String {
     format!("floor(extract(epoch FROM {at}) * 1000000)::bigint")
+}
+
+/// Asks for schema and table, which URLs may spell in several ways, and for the version.
+pub(super) fn place(address: &Address) -> String {
+    let t = &address.table;
+    match (address.dialect, t.contains('.')) {
+        (Dialect::Postgres, _) => format!(
+            "SELECT n.nspname || '.' || c.relname, version() FROM pg_class c \
+             JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('{t}_session')"
+        ),
+        (Dialect::MySql, true) => format!("SELECT '{t}', VERSION()"),
+        (Dialect::MySql, false) => format!(
+            "SELECT CONCAT(IF(@@lower_case_table_names = 0, DATABASE(), LOWER(DATABASE())), '.{t}'), VERSION()"
+        ),
+    }
 }
 
 /// The tables of these recipes, by how their names end, and their columns.
