@@ -7,8 +7,8 @@ use tenure_testkit::MariaDb;
 
 use super::Lineup;
 use super::redis::pause;
-use super::sql::{self, Bare, Recipe};
-use crate::workload::{Contender, Held};
+use super::sql::{self, Recipe, Thread};
+use crate::workload::Held;
 
 /// The rows of the locks are there, as they are after the first day.
 const TABLES: &str = "
@@ -28,15 +28,15 @@ pub(crate) async fn lineup(recipe: &str) -> Result<Lineup> {
         "{TABLES} INSERT INTO bare_lock (name) VALUES {names}; INSERT INTO bare_row (name) VALUES {names}"
     ));
     let url = server.url();
-    let bare: Box<dyn Contender> = match recipe {
-        "table" => Bare::<Table>::boxed(&url),
-        "row" => Bare::<Row>::boxed(&url),
-        _ => Bare::<Named>::boxed(&url),
+    let contenders = match recipe {
+        "table" => sql::beside_ours::<Table>(&url, recipe).await?,
+        "row" => sql::beside_ours::<Row>(&url, recipe).await?,
+        _ => sql::beside_ours::<Named>(&url, recipe).await?,
     };
-    Ok(Lineup { contenders: sql::beside_ours(bare, &url, recipe).await?, _ground: Box::new(server) })
+    Ok(Lineup { contenders, _ground: Box::new(server) })
 }
 
-async fn connect(url: &str) -> Result<MySqlConnection> {
+async fn connect(url: String) -> Result<MySqlConnection> {
     Ok(url.parse::<MySqlConnectOptions>()?.disable_statement_logging().connect().await?)
 }
 
@@ -66,8 +66,8 @@ impl Table {
 impl Recipe for Table {
     const NAME: &'static str = "bare UPDATE … LAST_INSERT_ID(token + 1)";
 
-    async fn connect(url: &str) -> Result<Self> {
-        Ok(Self(connect(url).await?))
+    async fn connect(url: &str, holds: Thread) -> Result<Self> {
+        Ok(Self(holds.open(connect(url.to_owned())).await?))
     }
 
     async fn pair(&mut self, key: &str, held: Held) -> Result<()> {
@@ -92,8 +92,9 @@ struct Row {
 impl Recipe for Row {
     const NAME: &'static str = "bare SELECT … FOR UPDATE + token";
 
-    async fn connect(url: &str) -> Result<Self> {
-        Ok(Self { locks: connect(url).await?, counts: connect(url).await? })
+    async fn connect(url: &str, holds: Thread) -> Result<Self> {
+        let (locks, counts) = (holds.open(connect(url.to_owned())), connect(url.to_owned()));
+        Ok(Self { locks: locks.await?, counts: counts.await? })
     }
 
     async fn pair(&mut self, key: &str, held: Held) -> Result<()> {
@@ -112,8 +113,8 @@ struct Named(MySqlConnection);
 impl Recipe for Named {
     const NAME: &'static str = "bare GET_LOCK + token";
 
-    async fn connect(url: &str) -> Result<Self> {
-        Ok(Self(connect(url).await?))
+    async fn connect(url: &str, holds: Thread) -> Result<Self> {
+        Ok(Self(holds.open(connect(url.to_owned())).await?))
     }
 
     async fn pair(&mut self, key: &str, held: Held) -> Result<()> {

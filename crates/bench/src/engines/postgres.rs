@@ -7,8 +7,8 @@ use tenure_testkit::Postgres;
 
 use super::Lineup;
 use super::redis::pause;
-use super::sql::{self, Bare, Recipe};
-use crate::workload::{Contender, Held};
+use super::sql::{self, Recipe, Thread};
+use crate::workload::Held;
 
 /// The rows of the locks are there, as they are after the first day.
 const TABLES: &str = "
@@ -25,15 +25,15 @@ pub(crate) async fn lineup(recipe: &str) -> Result<Lineup> {
         "{TABLES} INSERT INTO bare_lock (name) VALUES {names}; INSERT INTO bare_row (name) VALUES {names}"
     ));
     let url = server.url();
-    let bare: Box<dyn Contender> = match recipe {
-        "table" => Bare::<Table>::boxed(&url),
-        "row" => Bare::<Row>::boxed(&url),
-        _ => Bare::<Advisory>::boxed(&url),
+    let contenders = match recipe {
+        "table" => sql::beside_ours::<Table>(&url, recipe).await?,
+        "row" => sql::beside_ours::<Row>(&url, recipe).await?,
+        _ => sql::beside_ours::<Advisory>(&url, recipe).await?,
     };
-    Ok(Lineup { contenders: sql::beside_ours(bare, &url, recipe).await?, _ground: Box::new(server) })
+    Ok(Lineup { contenders, _ground: Box::new(server) })
 }
 
-async fn connect(url: &str) -> Result<PgConnection> {
+async fn connect(url: String) -> Result<PgConnection> {
     Ok(url.parse::<PgConnectOptions>()?.disable_statement_logging().connect().await?)
 }
 
@@ -62,8 +62,8 @@ impl Table {
 impl Recipe for Table {
     const NAME: &'static str = "bare UPDATE … RETURNING token";
 
-    async fn connect(url: &str) -> Result<Self> {
-        Ok(Self(connect(url).await?))
+    async fn connect(url: &str, holds: Thread) -> Result<Self> {
+        Ok(Self(holds.open(connect(url.to_owned())).await?))
     }
 
     async fn pair(&mut self, key: &str, held: Held) -> Result<()> {
@@ -88,8 +88,9 @@ struct Row {
 impl Recipe for Row {
     const NAME: &'static str = "bare SELECT … FOR UPDATE + token";
 
-    async fn connect(url: &str) -> Result<Self> {
-        Ok(Self { locks: connect(url).await?, counts: connect(url).await? })
+    async fn connect(url: &str, holds: Thread) -> Result<Self> {
+        let (locks, counts) = (holds.open(connect(url.to_owned())), connect(url.to_owned()));
+        Ok(Self { locks: locks.await?, counts: counts.await? })
     }
 
     async fn pair(&mut self, key: &str, held: Held) -> Result<()> {
@@ -108,8 +109,8 @@ struct Advisory(PgConnection);
 impl Recipe for Advisory {
     const NAME: &'static str = "bare pg_advisory_lock + token";
 
-    async fn connect(url: &str) -> Result<Self> {
-        Ok(Self(connect(url).await?))
+    async fn connect(url: &str, holds: Thread) -> Result<Self> {
+        Ok(Self(holds.open(connect(url.to_owned())).await?))
     }
 
     async fn pair(&mut self, key: &str, held: Held) -> Result<()> {

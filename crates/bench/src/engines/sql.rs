@@ -1,8 +1,10 @@
 //! What the bare recipes of both databases share: each client has connections of its own, and keeps them from round to round.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
 
 use anyhow::Result;
+use tokio::runtime::{Builder, Handle};
 
 use super::tenure::Tenure;
 use crate::workload::{Contender, Held, LockClient, Pair};
@@ -15,55 +17,92 @@ pub(super) trait Recipe: Sized + Send + 'static {
     /// What it is called in the table.
     const NAME: &'static str;
 
-    fn connect(url: &str) -> impl Future<Output = Result<Self>> + Send;
+    fn connect(url: &str, holds: Thread) -> impl Future<Output = Result<Self>> + Send;
 
     /// Gets the lock, awaits `held` with it, and releases.
     fn pair(&mut self, key: &str, held: Held) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// The bare recipe, and ours with the same: with as many connections as clients that hold or wait, and some more, and where fewer will do,
-/// also as it comes.
-pub(super) async fn beside_ours(
-    bare: Box<dyn Contender>,
-    url: &str,
-    recipe: &str,
-) -> Result<Vec<Box<dyn Contender>>> {
-    let mut contenders = vec![bare];
-    let url = format!("{url}?recipe={recipe}");
-    if recipe == "table" {
-        contenders.push(Box::new(Tenure::connect("tenure", &url).await?));
+/// Which thread drives a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Thread {
+    /// The one that uses it: the lock is gone with its runtime.
+    Same,
+    /// Another one, as ours do where a lock is a connection's: it outlives the runtime of whoever asked for it.
+    Another,
+}
+
+impl Thread {
+    pub(super) async fn open<C: Send + 'static>(
+        self,
+        connecting: impl Future<Output = Result<C>> + Send + 'static,
+    ) -> Result<C> {
+        static ANOTHER: OnceLock<Handle> = OnceLock::new();
+        match self {
+            Self::Same => connecting.await,
+            Self::Another => {
+                let handle = ANOTHER.get_or_init(|| {
+                    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+                    let handle = runtime.handle().clone();
+                    thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
+                    handle
+                });
+                handle.spawn(connecting).await?
+            }
+        }
     }
-    let url = format!("{url}&connections=80");
-    contenders.push(Box::new(Tenure::connect("tenure, `connections=80`", &url).await?));
+}
+
+/// The bare recipe, and ours with the same: with as many connections as clients that hold or wait, and some more, and where fewer will do,
+/// also as it comes. Where a lock is a connection's, the bare recipe also as one that outlives a runtime.
+pub(super) async fn beside_ours<R: Recipe>(url: &str, recipe: &str) -> Result<Vec<Box<dyn Contender>>> {
+    let mut contenders: Vec<Box<dyn Contender>> = vec![Box::new(Bare::<R>::new(url, Thread::Same))];
+    if recipe != "table" {
+        contenders.push(Box::new(Bare::<R>::new(url, Thread::Another)));
+    }
+    let ours = format!("{url}?recipe={recipe}");
+    let as_many = format!("{ours}&connections=100");
+    contenders.push(Box::new(Tenure::connect("tenure, `connections=100`", &as_many).await?));
+    if recipe == "table" {
+        contenders.push(Box::new(Tenure::connect("tenure", &ours).await?));
+    }
     Ok(contenders)
 }
 
-pub(super) struct Bare<R> {
+struct Bare<R> {
+    name: &'static str,
+    thread: Thread,
     url: Arc<str>,
     /// The clients whom nobody uses at the moment.
     idle: Arc<Mutex<Vec<R>>>,
 }
 
 impl<R: Recipe> Bare<R> {
-    pub(super) fn boxed(url: &str) -> Box<dyn Contender> {
-        Box::new(Self { url: url.into(), idle: Arc::default() })
+    fn new(url: &str, thread: Thread) -> Self {
+        let name = match thread {
+            Thread::Same => R::NAME,
+            Thread::Another => String::leak(format!("{}, on another thread", R::NAME)),
+        };
+        Self { name, thread, url: url.into(), idle: Arc::default() }
     }
 }
 
 impl<R: Recipe> Contender for Bare<R> {
     fn name(&self) -> &'static str {
-        R::NAME
+        self.name
     }
 
     fn client(&self) -> Result<Box<dyn LockClient>> {
         let recipe = self.idle.lock().expect("nobody panics with it").pop();
-        Ok(Box::new(BareClient { recipe, url: self.url.clone(), idle: self.idle.clone() }))
+        let (thread, url) = (self.thread, self.url.clone());
+        Ok(Box::new(BareClient { recipe, thread, url, idle: self.idle.clone() }))
     }
 }
 
 /// Connects when it is used first, which is in the round that is not measured.
 struct BareClient<R> {
     recipe: Option<R>,
+    thread: Thread,
     url: Arc<str>,
     idle: Arc<Mutex<Vec<R>>>,
 }
@@ -73,7 +112,7 @@ impl<R: Recipe> LockClient for BareClient<R> {
         Box::pin(async move {
             let mut recipe = match self.recipe.take() {
                 Some(recipe) => recipe,
-                None => R::connect(&self.url).await?,
+                None => R::connect(&self.url, self.thread).await?,
             };
             recipe.pair(key, held).await?;
             self.recipe = Some(recipe);

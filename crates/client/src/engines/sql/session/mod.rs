@@ -68,7 +68,8 @@ struct Held {
 impl SessionEngine {
     pub(super) async fn open(address: Address, context: EngineContext) -> Result<Arc<dyn Engine>, Fault> {
         // Where a token is counted on another connection than the one that holds, there are several to count on.
-        let short = if address.recipe == Recipe::Row { (address.connections / 10).max(1) } else { 1 };
+        let short =
+            if address.recipe == Recipe::Row { 1 + address.connections.saturating_sub(16) / 4 } else { 1 };
         // A connection that holds must outlive the runtime of whoever asked.
         let locks = Link::new(&address, address.connections - short, &context).on_own_runtime();
         let short = Link::new(&address, short, &context).that_overflows();

@@ -4,6 +4,7 @@
 //! transaction that began at a certain instant, a named lock. So a release needs no row to be changed, and a row that is left behind by one
 //! who died shows nobody.
 
+use std::fmt::Write;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -398,7 +399,11 @@ fn prepare(kind: Kind, t: &str) -> String {
             ]
         }
     };
-    statements.into_iter().map(|(name, sql)| format!("PREPARE tenure_{name} AS {sql}; ")).collect()
+    let mut all = String::new();
+    for (name, sql) in statements {
+        let _ = write!(all, "PREPARE tenure_{name} AS {sql}; ");
+    }
+    all
 }
 
 /// PostgreSQL: locks a row for as long as the transaction lives.

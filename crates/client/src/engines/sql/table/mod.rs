@@ -138,14 +138,19 @@ impl TableEngine {
 
     /// Frees what a grant holds, and takes it out of the queue; whether it held.
     async fn let_go(&self, name: &LockName, grant: GrantId) -> Result<bool, Fault> {
-        let (name, id) = (name.as_str().as_bytes(), grant.as_u128().to_be_bytes());
-        let args = [Arg::Bytes(name), Arg::Bytes(&id)];
-        let (alone, repeated) = self.link.run(&self.texts.give_back, &args).await?;
-        if alone.rows == 1 {
-            return Ok(true);
+        let (bytes, id) = (name.as_str().as_bytes(), grant.as_u128().to_be_bytes());
+        let mut repeated = false;
+        // Where others wait, it is not alone.
+        if !self.ear.anybody_waits_for(name) {
+            let args = [Arg::Bytes(bytes), Arg::Bytes(&id)];
+            let (alone, again) = self.link.run(&self.texts.give_back, &args).await?;
+            if alone.rows == 1 {
+                return Ok(true);
+            }
+            repeated = again;
         }
         // One that was sent a second time and finds nothing has done it the first time.
-        let freed = self.change(name, |book, again| book.release(grant) || again).await?;
+        let freed = self.change(bytes, |book, again| book.release(grant) || again).await?;
         Ok(freed || repeated)
     }
 

@@ -48,7 +48,7 @@ impl Ear {
             match in_time(limit, self.hear(&mut ear, client, &mut heard)).await {
                 // It is not known who was called.
                 Err(error) if was_stopped(&error) => self.waiting.wake_all(),
-                hears => hears?,
+                done => done?,
             }
             if self.context.clock.now().since(pinged) > QUIET {
                 in_time(limit, quiet.ping()).await?;
