@@ -26,10 +26,11 @@
 //! | a PostgreSQL or a MariaDB, in the same ways | [`Postgres`], [`MariaDb`] |
 //! | a pool between clients and a PostgreSQL | [`PgBouncer`] |
 //! | certificates for servers that speak TLS, and for their clients | [`Certificates`] |
+//! | to kill, pause or restart one of these | [`Server`] |
 //! | any other server as a supervised child | [`Process`] |
 //! | a free port | [`free_port`] |
 //! | a network that is cut, severed, or loses answers | [`Proxy`] |
-//! | a wall clock that jumps | [`Redis::step_clock`] and its like, and [`Faketime`] for other servers |
+//! | a wall clock that jumps | [`Server::step_clock`], and [`Faketime`] for other servers |
 //! | a terminal that somebody types on | [`Terminal`] |
 //! | a disk that is full | [`SmallDisk`] |
 //! | a program that is not root | [`unprivileged`] |
@@ -55,6 +56,7 @@ mod program;
 mod proxy;
 mod redis;
 mod resp;
+mod server;
 mod spawner;
 mod sql;
 mod terminal;
@@ -73,6 +75,7 @@ pub use program::{MissingProgram, find_program};
 pub use proxy::Proxy;
 pub use redis::{Persistence, Redis, RedisBuilder};
 pub use resp::RedisConnection;
+pub use server::Server;
 pub use terminal::Terminal;
 pub use user::unprivileged;
 pub use wait::{Condition, eventually, eventually_within};

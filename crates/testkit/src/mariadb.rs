@@ -3,9 +3,9 @@
 //! It is ready when it has made the database `tenure`, so a test may speak to it as soon as it has one. It is
 //! as durable as MariaDB is by default, and root has no password.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use crate::certificates::{Certificates, OfServer};
 use crate::faketime::Faketime;
 use crate::port::{free_port, loopback};
 use crate::process::Process;
+use crate::server::{Server, is_a_server};
 use crate::{program, sql, user};
 
 /// The user that Debian's package makes, since MariaDB refuses to be root.
@@ -81,9 +82,7 @@ impl MariaDbBuilder {
             (command, faketime) = (changed, Some(clock));
         }
         let process = Process::start("MariaDB", folder, user::run_as(USER, command)).guarded(SERVER, "");
-        let mut mariadb = MariaDb { process, port, faketime };
-        mariadb.wait_until_ready();
-        mariadb
+        MariaDb(Server::new("MariaDB", process, port, faketime, answers))
     }
 
     fn command(&self, folder: &Path, port: u16) -> Command {
@@ -106,11 +105,9 @@ impl MariaDbBuilder {
 
 /// A running MariaDB; it ends when this is dropped.
 #[derive(Debug)]
-pub struct MariaDb {
-    process: Process,
-    port: u16,
-    faketime: Option<Faketime>,
-}
+pub struct MariaDb(Server);
+
+is_a_server!(MariaDb);
 
 impl MariaDb {
     /// A MariaDB as it comes.
@@ -146,16 +143,6 @@ impl MariaDb {
         Box::leak(Box::new(self))
     }
 
-    /// Where it listens.
-    pub fn addr(&self) -> SocketAddr {
-        loopback(self.port)
-    }
-
-    /// The port where it listens.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
     /// `mysql://root@127.0.0.1:PORT/tenure`
     pub fn url(&self) -> String {
         format!("mysql://root@{}/{DATABASE}", self.addr())
@@ -178,82 +165,15 @@ impl MariaDb {
 
     /// The same as [`MariaDb::sql`], with the text of the error if there is one.
     pub fn try_sql(&self, statement: &str) -> Result<String, String> {
-        ask(self.port, sql::STATEMENT_LIMIT, &["--database", DATABASE, "--execute", statement])
+        ask(self.port(), sql::STATEMENT_LIMIT, &["--database", DATABASE, "--execute", statement])
     }
+}
 
-    /// Its process id.
-    pub fn pid(&self) -> u32 {
-        self.process.pid()
-    }
-
-    /// Where it keeps its data and its log.
-    pub fn folder(&self) -> &Path {
-        self.process.folder()
-    }
-
-    /// All that it has printed so far.
-    pub fn log(&self) -> String {
-        self.process.log()
-    }
-
-    /// Asks it to end, and waits until it has; see [`Process::stop`].
-    pub fn stop(&mut self) -> ExitStatus {
-        self.process.stop()
-    }
-
-    /// Kills it (SIGKILL), and waits until it is gone.
-    pub fn kill(&mut self) {
-        self.process.kill();
-    }
-
-    /// Halts it: connections stay open and nobody answers; see [`Process::pause`].
-    pub fn pause(&mut self) {
-        self.process.pause();
-    }
-
-    /// Lets it run on after [`MariaDb::pause`].
-    pub fn resume(&mut self) {
-        self.process.resume();
-    }
-
-    /// Starts it once more, on the same port and with the same data, and waits until it answers. Stops it
-    /// before, if it still runs. Its wall clock stays stepped.
-    #[track_caller]
-    pub fn restart(&mut self) {
-        self.process.restart();
-        self.wait_until_ready();
-    }
-
-    /// Steps its wall clock: forwards by so many seconds, or backwards if the number is negative.
-    ///
-    /// MariaDB sees it the next time that it looks at its clock, which it does for each statement.
-    ///
-    /// # Panics
-    ///
-    /// Unless it was started by [`MariaDbBuilder::faketime`].
-    #[track_caller]
-    pub fn step_clock(&mut self, by_s: i64) {
-        let Some(clock) = &mut self.faketime else {
-            panic!(
-                "this MariaDB runs on the clock of the machine: start it by MariaDb::builder().faketime()"
-            );
-        };
-        clock.step(by_s);
-    }
-
-    #[track_caller]
-    fn wait_until_ready(&mut self) {
-        let (addr, port) = (self.addr(), self.port);
-        let make_database = format!("CREATE DATABASE IF NOT EXISTS {DATABASE}");
-        self.process.wait_until_ready(|| {
-            // Asked first, since it costs less than a client that finds nobody there.
-            TcpStream::connect(addr).is_ok()
-                && ask(port, sql::LOOK_LIMIT, &["--execute", &make_database]).is_ok()
-        });
-        if let Some(clock) = &self.faketime {
-            clock.tidy(self.process.pid());
-        }
-    }
+fn answers(port: u16) -> bool {
+    let make_database = format!("CREATE DATABASE IF NOT EXISTS {DATABASE}");
+    // Asked first, since it costs less than a client that finds nobody there.
+    TcpStream::connect(loopback(port)).is_ok()
+        && ask(port, sql::LOOK_LIMIT, &["--execute", &make_database]).is_ok()
 }
 
 fn install_db(folder: &Path) -> Command {

@@ -6,9 +6,9 @@
 //! It is many processes, one for each connection among them. Whatever a test does to it (kill, pause)
 //! happens to all of them, and they all die with the test process.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use crate::certificates::{Certificates, OfServer};
 use crate::faketime::Faketime;
 use crate::port::{free_port, loopback};
 use crate::process::Process;
+use crate::server::{Server, is_a_server};
 use crate::{program, sql, user};
 
 /// The user that Debian's package makes, since PostgreSQL refuses to be root. Also the name of its program,
@@ -90,9 +91,7 @@ impl PostgresBuilder {
             .with_children()
             .stopped_by(Signal::INT)
             .guarded(POSTGRES, FORGET_SHARED_MEMORY);
-        let mut postgres = Postgres { process, port, faketime };
-        postgres.wait_until_ready();
-        postgres
+        Postgres(Server::new("PostgreSQL", process, port, faketime, answers))
     }
 
     fn command(&self, folder: &Path, data: &Path, port: u16) -> Command {
@@ -120,11 +119,9 @@ impl PostgresBuilder {
 
 /// A running PostgreSQL; it ends when this is dropped.
 #[derive(Debug)]
-pub struct Postgres {
-    process: Process,
-    port: u16,
-    faketime: Option<Faketime>,
-}
+pub struct Postgres(Server);
+
+is_a_server!(Postgres);
 
 impl Postgres {
     /// A PostgreSQL as it comes.
@@ -160,16 +157,6 @@ impl Postgres {
         Box::leak(Box::new(self))
     }
 
-    /// Where it listens.
-    pub fn addr(&self) -> SocketAddr {
-        loopback(self.port)
-    }
-
-    /// The port where it listens.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
     /// `postgres://postgres@127.0.0.1:PORT/postgres`
     pub fn url(&self) -> String {
         format!("postgres://{POSTGRES}@{}/{POSTGRES}", self.addr())
@@ -192,82 +179,13 @@ impl Postgres {
 
     /// The same as [`Postgres::sql`], with the text of the error if there is one.
     pub fn try_sql(&self, statement: &str) -> Result<String, String> {
-        ask(self.port, sql::STATEMENT_LIMIT, statement)
+        ask(self.port(), sql::STATEMENT_LIMIT, statement)
     }
+}
 
-    /// The id of its first process, whose children the others are.
-    pub fn pid(&self) -> u32 {
-        self.process.pid()
-    }
-
-    /// Where it keeps its data and its log.
-    pub fn folder(&self) -> &Path {
-        self.process.folder()
-    }
-
-    /// All that it has printed so far.
-    pub fn log(&self) -> String {
-        self.process.log()
-    }
-
-    /// Asks it to end, and waits until it has; connections are closed, and what they were about is undone.
-    /// See [`Process::stop`].
-    pub fn stop(&mut self) -> ExitStatus {
-        self.process.stop()
-    }
-
-    /// Kills it (SIGKILL), with all of its processes, and waits until they are gone.
-    pub fn kill(&mut self) {
-        self.process.kill();
-    }
-
-    /// Halts it, with all of its processes: connections stay open and nobody answers; see
-    /// [`Process::pause`].
-    pub fn pause(&mut self) {
-        self.process.pause();
-    }
-
-    /// Lets it run on after [`Postgres::pause`].
-    pub fn resume(&mut self) {
-        self.process.resume();
-    }
-
-    /// Starts it once more, on the same port and with the same data, and waits until it answers. Stops it
-    /// before, if it still runs. Its wall clock stays stepped.
-    #[track_caller]
-    pub fn restart(&mut self) {
-        self.process.restart();
-        self.wait_until_ready();
-    }
-
-    /// Steps its wall clock: forwards by so many seconds, or backwards if the number is negative.
-    ///
-    /// PostgreSQL sees it the next time that it looks at its clock, which it does for each statement.
-    ///
-    /// # Panics
-    ///
-    /// Unless it was started by [`PostgresBuilder::faketime`].
-    #[track_caller]
-    pub fn step_clock(&mut self, by_s: i64) {
-        let Some(clock) = &mut self.faketime else {
-            panic!(
-                "this PostgreSQL runs on the clock of the machine: start it by Postgres::builder().faketime()"
-            );
-        };
-        clock.step(by_s);
-    }
-
-    #[track_caller]
-    fn wait_until_ready(&mut self) {
-        let (addr, port) = (self.addr(), self.port);
-        self.process.wait_until_ready(|| {
-            // Asked first, since it costs less than a client that finds nobody there.
-            TcpStream::connect(addr).is_ok() && ask(port, sql::LOOK_LIMIT, "SELECT 1").is_ok()
-        });
-        if let Some(clock) = &self.faketime {
-            clock.tidy(self.process.pid());
-        }
-    }
+fn answers(port: u16) -> bool {
+    // Asked first, since it costs less than a client that finds nobody there.
+    TcpStream::connect(loopback(port)).is_ok() && ask(port, sql::LOOK_LIMIT, "SELECT 1").is_ok()
 }
 
 fn initdb(data: &Path) -> Command {

@@ -3,9 +3,8 @@
 //! It is ready when it has answered a PING, so a test may speak to it as soon as it has one.
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use crate::faketime::Faketime;
 use crate::port::{free_port, loopback};
 use crate::process::Process;
 use crate::resp::RedisConnection;
+use crate::server::{Server, is_a_server};
 
 /// How long one look at whether Redis is ready may take, before it is looked whether Redis still runs.
 const LOOK_LIMIT: Duration = Duration::from_secs(1);
@@ -86,9 +86,8 @@ impl RedisBuilder {
             let (clock, changed) = Faketime::around(&command, folder.path());
             (command, faketime) = (changed, Some(clock));
         }
-        let mut redis = Redis { process: Process::start("Redis", folder, command), port, faketime };
-        redis.wait_until_ready();
-        redis
+        let process = Process::start("Redis", folder, command);
+        Redis(Server::new("Redis", process, port, faketime, answers))
     }
 
     fn command(&self, folder: &Path, port: u16) -> Command {
@@ -112,11 +111,9 @@ impl RedisBuilder {
 
 /// A running Redis; it ends when this is dropped.
 #[derive(Debug)]
-pub struct Redis {
-    process: Process,
-    port: u16,
-    faketime: Option<Faketime>,
-}
+pub struct Redis(Server);
+
+is_a_server!(Redis);
 
 impl Redis {
     /// A Redis that keeps nothing on its disk.
@@ -153,16 +150,6 @@ impl Redis {
         Box::leak(Box::new(self))
     }
 
-    /// Where it listens.
-    pub fn addr(&self) -> SocketAddr {
-        loopback(self.port)
-    }
-
-    /// The port where it listens.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
     /// `redis://127.0.0.1:PORT`
     pub fn url(&self) -> String {
         format!("redis://{}", self.addr())
@@ -186,75 +173,10 @@ impl Redis {
             Err(error) => panic!("Redis did not do {words:?}: {error}"),
         }
     }
+}
 
-    /// Its process id.
-    pub fn pid(&self) -> u32 {
-        self.process.pid()
-    }
-
-    /// Where it keeps its data and its log.
-    pub fn folder(&self) -> &Path {
-        self.process.folder()
-    }
-
-    /// All that it has printed so far.
-    pub fn log(&self) -> String {
-        self.process.log()
-    }
-
-    /// Asks it to end, and waits until it has; see [`Process::stop`].
-    pub fn stop(&mut self) -> ExitStatus {
-        self.process.stop()
-    }
-
-    /// Kills it (SIGKILL), and waits until it is gone.
-    pub fn kill(&mut self) {
-        self.process.kill();
-    }
-
-    /// Halts it: connections stay open and nobody answers; see [`Process::pause`].
-    pub fn pause(&mut self) {
-        self.process.pause();
-    }
-
-    /// Lets it run on after [`Redis::pause`].
-    pub fn resume(&mut self) {
-        self.process.resume();
-    }
-
-    /// Starts it once more, on the same port and with the same data, and waits until it answers. Stops it
-    /// before, if it still runs. Its wall clock stays stepped.
-    #[track_caller]
-    pub fn restart(&mut self) {
-        self.process.restart();
-        self.wait_until_ready();
-    }
-
-    /// Steps its wall clock: forwards by so many seconds, or backwards if the number is negative.
-    ///
-    /// Redis sees it the next time that it looks at its clock, which it does before each command.
-    ///
-    /// # Panics
-    ///
-    /// Unless it was started by [`RedisBuilder::faketime`].
-    #[track_caller]
-    pub fn step_clock(&mut self, by_s: i64) {
-        let Some(clock) = &mut self.faketime else {
-            panic!("this Redis runs on the clock of the machine: start it by Redis::builder().faketime()");
-        };
-        clock.step(by_s);
-    }
-
-    #[track_caller]
-    fn wait_until_ready(&mut self) {
-        let addr = self.addr();
-        self.process.wait_until_ready(|| {
-            RedisConnection::open_within(LOOK_LIMIT, addr)
-                .and_then(|mut connection| connection.command(&["PING"]))
-                .is_ok_and(|answer| answer == "PONG")
-        });
-        if let Some(clock) = &self.faketime {
-            clock.tidy(self.process.pid());
-        }
-    }
+fn answers(port: u16) -> bool {
+    RedisConnection::open_within(LOOK_LIMIT, loopback(port))
+        .and_then(|mut connection| connection.command(&["PING"]))
+        .is_ok_and(|answer| answer == "PONG")
 }

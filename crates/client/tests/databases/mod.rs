@@ -15,12 +15,12 @@ pub(crate) mod settings;
 pub(crate) mod severed;
 pub(crate) mod tls;
 
-use std::net::SocketAddr;
+use std::ops::DerefMut;
 use std::time::Duration;
 
 use tenure::fence::SqlDatabase;
 use tenure::{Client, ConnectError};
-use tenure_testkit::Certificates;
+use tenure_testkit::{Certificates, Server};
 
 /// Holds one recipe to the contract: `subject!(Row, row, Postgres, "postgres://postgres@{}/postgres")`.
 macro_rules! subject {
@@ -64,7 +64,7 @@ pub(crate) const ZONE: &str = "Europe/Berlin";
 pub(crate) const SET_BACK_AT_S: i64 = 1_950_742_800;
 
 /// A server, and what is different about its sort.
-pub(crate) trait Database: Send + Sync + Sized + 'static {
+pub(crate) trait Database: DerefMut<Target = Server> + Send + Sync + Sized + 'static {
     type Driver: SqlDatabase;
 
     /// The recipe of locks that a session holds.
@@ -92,16 +92,8 @@ pub(crate) trait Database: Send + Sync + Sized + 'static {
 
     fn url(&self) -> String;
 
-    fn addr(&self) -> SocketAddr;
-
     /// Its answer, with a line for each row.
     fn sql(&self, statement: &str) -> String;
-
-    fn kill(&mut self);
-
-    fn restart(&mut self);
-
-    fn step_clock(&mut self, by_s: i64);
 
     /// What its wall clock shows, in its own zone and in UTC: seconds since 1970.
     fn clocks_s(&self) -> (i64, i64);

@@ -1,6 +1,5 @@
 //! What MariaDB may do to those who lock with it.
 
-use std::net::SocketAddr;
 use std::process::Command;
 
 use tenure_testkit::{Certificates, MariaDb, find_program};
@@ -56,24 +55,8 @@ impl Database for MariaDb {
         self.url()
     }
 
-    fn addr(&self) -> SocketAddr {
-        self.addr()
-    }
-
     fn sql(&self, statement: &str) -> String {
         self.sql(statement)
-    }
-
-    fn kill(&mut self) {
-        self.kill();
-    }
-
-    fn restart(&mut self) {
-        self.restart();
-    }
-
-    fn step_clock(&mut self, by_s: i64) {
-        self.step_clock(by_s);
     }
 
     fn clocks_s(&self) -> (i64, i64) {

@@ -1,7 +1,6 @@
 //! What PostgreSQL may do to those who lock with it.
 
 use std::fs;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -52,24 +51,8 @@ impl Database for Postgres {
         self.url()
     }
 
-    fn addr(&self) -> SocketAddr {
-        self.addr()
-    }
-
     fn sql(&self, statement: &str) -> String {
         self.sql(statement)
-    }
-
-    fn kill(&mut self) {
-        self.kill();
-    }
-
-    fn restart(&mut self) {
-        self.restart();
-    }
-
-    fn step_clock(&mut self, by_s: i64) {
-        self.step_clock(by_s);
     }
 
     fn clocks_s(&self) -> (i64, i64) {

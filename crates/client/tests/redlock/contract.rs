@@ -12,7 +12,7 @@ use crate::proxies::Proxies;
 /// Five servers, which all tests share.
 fn five() -> [SocketAddr; 5] {
     static FIVE: OnceLock<[&Redis; 5]> = OnceLock::new();
-    FIVE.get_or_init(|| [(); 5].map(|()| Redis::start().leak())).map(Redis::addr)
+    FIVE.get_or_init(|| [(); 5].map(|()| Redis::start().leak())).map(|redis| redis.addr())
 }
 
 /// Longer than a slow machine takes to answer.

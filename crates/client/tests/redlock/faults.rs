@@ -273,7 +273,7 @@ async fn a_majority_that_forgot_and_whose_clocks_went_back_gives_smaller_tokens(
 #[tokio::test(flavor = "multi_thread")]
 async fn an_even_number_and_the_same_server_twice_are_refused() {
     let servers = [Redis::start(), Redis::start()];
-    let [first, second] = servers.each_ref().map(Redis::port);
+    let [first, second] = servers.each_ref().map(|redis| redis.port());
     let refusal = async |url: String| Client::connect(&url).await.expect_err("it is refused").to_string();
     let even = refusal(format!("redlock://localhost:{first},localhost:{second}")).await;
     assert!(even.contains("even number") && even.contains("3 or 5"), "{even}");
