@@ -34,7 +34,7 @@ pub struct MariaDbBuilder {
 }
 
 impl MariaDbBuilder {
-    /// Starts it on a wall clock of its own, for [`MariaDb::step_clock`].
+    /// Starts it on a wall clock of its own, for [`Server::step_clock`].
     pub fn faketime(mut self) -> Self {
         self.faketime = true;
         self

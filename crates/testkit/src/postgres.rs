@@ -40,7 +40,7 @@ pub struct PostgresBuilder {
 }
 
 impl PostgresBuilder {
-    /// Starts it on a wall clock of its own, for [`Postgres::step_clock`].
+    /// Starts it on a wall clock of its own, for [`Server::step_clock`].
     pub fn faketime(mut self) -> Self {
         self.faketime = true;
         self

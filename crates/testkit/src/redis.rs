@@ -44,7 +44,7 @@ impl RedisBuilder {
         self
     }
 
-    /// Starts it on a wall clock of its own, for [`Redis::step_clock`].
+    /// Starts it on a wall clock of its own, for [`Server::step_clock`].
     pub fn faketime(mut self) -> Self {
         self.faketime = true;
         self
