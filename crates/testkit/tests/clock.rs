@@ -40,7 +40,7 @@ fn a_stepped_clock_stays_stepped_over_a_restart() {
 }
 
 #[test]
-#[should_panic(expected = "start it by Redis::builder().faketime()")]
+#[should_panic(expected = "start it by `builder().faketime()`")]
 fn a_redis_on_the_machines_clock_cannot_be_stepped() {
     Redis::start().step_clock(HOUR_S);
 }
