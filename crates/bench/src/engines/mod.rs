@@ -3,6 +3,7 @@
 mod file;
 mod mysql;
 mod postgres;
+mod recipes;
 mod redis;
 mod redlock;
 mod rslock;
