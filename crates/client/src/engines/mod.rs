@@ -8,23 +8,33 @@ use crate::error::ConnectError;
 use crate::sql::Dialect;
 use crate::url::{EngineUrl, UrlError};
 
-#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
+#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql", feature = "zookeeper", feature = "etcd"))]
 mod authority;
-#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
+#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql", feature = "zookeeper", feature = "etcd"))]
 mod details;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod file;
+#[cfg(any(feature = "zookeeper", feature = "etcd"))]
+mod kept_value;
+#[cfg(any(feature = "zookeeper", feature = "etcd"))]
+mod queue;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "redis")]
 pub mod redlock;
+#[cfg(any(feature = "zookeeper", feature = "etcd"))]
+mod session;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod sql;
 #[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
 mod waiting;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 /// The schemes that [`open`] knows.
 pub(crate) const SCHEMES: &[&str] =
-    &["file:", "redis:", "rediss:", "redlock:", "redlocks:", "postgres:", "mysql:"];
+    &["file:", "redis:", "rediss:", "redlock:", "redlocks:", "postgres:", "mysql:", "zookeeper:", "etcd:", "etcds:"];
 
 pub(crate) async fn open(url: &str, context: EngineContext) -> Result<Arc<dyn Engine>, ConnectError> {
     let parsed = EngineUrl::parse(url)?;
@@ -49,6 +59,18 @@ pub(crate) async fn open(url: &str, context: EngineContext) -> Result<Arc<dyn En
         #[cfg(not(feature = "mysql"))]
         "mysql" | "mariadb" => {
             Err(UrlError::NotBuilt { scheme: parsed.scheme.to_owned(), feature: "mysql" }.into())
+        }
+        #[cfg(feature = "zookeeper")]
+        "zookeeper" => Ok(zookeeper::ZooKeeperEngine::open_url(&parsed, context).await?),
+        #[cfg(not(feature = "zookeeper"))]
+        "zookeeper" => {
+            Err(UrlError::NotBuilt { scheme: parsed.scheme.to_owned(), feature: "zookeeper" }.into())
+        }
+        #[cfg(feature = "etcd")]
+        "etcd" | "etcds" => Ok(etcd::EtcdEngine::open_url(&parsed, context).await?),
+        #[cfg(not(feature = "etcd"))]
+        "etcd" | "etcds" => {
+            Err(UrlError::NotBuilt { scheme: parsed.scheme.to_owned(), feature: "etcd" }.into())
         }
         scheme => Err(UrlError::UnknownEngine { scheme: scheme.to_owned() }.into()),
     }

@@ -1,0 +1,108 @@
+//! A lock's value as it is kept on engines that only store bytes: with whether it is in doubt, and who may be about to write it.
+//!
+//! Whoever may write marks an existing value as its own when it gets the lock, and takes the mark away in the same step in which it lets go. A
+//! mark of one who is not there any more means that it died.
+
+use bytes::Bytes;
+
+use crate::ids::GrantId;
+use crate::value::Value;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct KeptValue {
+    pub(super) bytes: Bytes,
+    in_doubt: bool,
+    /// Who may be about to write it.
+    writer: Option<GrantId>,
+}
+
+const SURE: u8 = b'c';
+const IN_DOUBT: u8 = b'd';
+const SURE_AND_MARKED: u8 = b'o';
+const IN_DOUBT_AND_MARKED: u8 = b'x';
+const MARK: usize = size_of::<u128>();
+
+impl KeptValue {
+    /// As it stands on the server: a letter, the mark if there is one, and the bytes. Nothing, if it was not written by us.
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+        let (letter, rest) = text.split_first()?;
+        let in_doubt = matches!(*letter, IN_DOUBT | IN_DOUBT_AND_MARKED);
+        let (writer, bytes) = match *letter {
+            SURE | IN_DOUBT => (None, rest),
+            SURE_AND_MARKED | IN_DOUBT_AND_MARKED => {
+                let (mark, bytes) = rest.split_first_chunk::<MARK>()?;
+                (Some(GrantId::from_u128(u128::from_be_bytes(*mark))), bytes)
+            }
+            _ => return None,
+        };
+        Some(Self { bytes: Bytes::copy_from_slice(bytes), in_doubt, writer })
+    }
+
+    pub(super) fn text(&self) -> Vec<u8> {
+        let letter = match (self.in_doubt, self.writer) {
+            (false, None) => SURE,
+            (true, None) => IN_DOUBT,
+            (false, Some(_)) => SURE_AND_MARKED,
+            (true, Some(_)) => IN_DOUBT_AND_MARKED,
+        };
+        let mut text = vec![letter];
+        if let Some(writer) = self.writer {
+            text.extend(writer.as_u128().to_be_bytes());
+        }
+        text.extend_from_slice(&self.bytes);
+        text
+    }
+
+    /// What a reader finds, who knows which grants stand.
+    pub(super) fn value(&self, stands: impl Fn(GrantId) -> bool) -> Value {
+        let died = self.writer.is_some_and(|writer| !stands(writer));
+        Value { bytes: self.bytes.clone(), in_doubt: self.in_doubt || died }
+    }
+
+    /// The value that somebody found, marked as its own.
+    pub(super) fn marked(found: Value, writer: GrantId) -> Self {
+        Self { bytes: found.bytes, in_doubt: found.in_doubt, writer: Some(writer) }
+    }
+
+    /// What the one who has the mark writes.
+    pub(super) fn written(bytes: Bytes, writer: GrantId) -> Self {
+        Self { bytes, in_doubt: false, writer: Some(writer) }
+    }
+
+    /// As it is left by one who lets go.
+    #[must_use]
+    pub(super) fn unmarked(self) -> Self {
+        Self { writer: None, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_read_as_it_was_written() {
+        let writer = GrantId::random();
+        let sure = KeptValue::written("half-done".into(), writer);
+        let doubtful = KeptValue::marked(Value { bytes: "x".into(), in_doubt: true }, writer);
+        for value in [sure.clone(), sure.unmarked(), doubtful.clone(), doubtful.unmarked(), KeptValue::default()]
+        {
+            assert_eq!(KeptValue::parse(&value.text()), Some(value));
+        }
+        for text in [&b""[..], b"o123", b"?", b"\xff"] {
+            assert_eq!(KeptValue::parse(text), None);
+        }
+    }
+
+    #[test]
+    fn who_dies_with_the_mark_leaves_a_doubt_until_somebody_writes() {
+        let (dead, next) = (GrantId::random(), GrantId::random());
+        let written = KeptValue::written("half-done".into(), dead);
+        assert!(!written.value(|grant| grant == dead).in_doubt, "it is still there");
+        let found = written.value(|_| false);
+        assert!(found.in_doubt);
+        let seen = KeptValue::marked(found, next).unmarked();
+        assert!(seen.value(|_| true).in_doubt, "who only looked has not resolved anything");
+        assert!(!KeptValue::written("done".into(), next).unmarked().value(|_| false).in_doubt);
+    }
+}

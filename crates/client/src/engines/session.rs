@@ -1,0 +1,326 @@
+//! Sessions, on engines that have them: what keeps all grants of one ttl alive together, and takes them along when it ends.
+//!
+//! A grant is believed in from the last request that proves that the server still keeps the session. The session goes on for as long as the
+//! process does, so whoever does not renew its grant is put out of the lock by us, when its time is over.
+
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::kept_value::KeptValue;
+use crate::clock::BootTime;
+use crate::engine::LossNotice;
+use crate::error::LostReason;
+use crate::ids::GrantId;
+use crate::lease::{Term, Ttl};
+use crate::token::FencingToken;
+
+/// What a server keeps for us, and what hangs on it.
+#[derive(Debug)]
+pub(super) struct Session {
+    /// After that long without a word from us, the server ends it.
+    timeout: Duration,
+    /// How long before that belief must have ended.
+    margin: Duration,
+    ended: CancellationToken,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// When the last request was sent that proves that the server keeps it.
+    confirmed: BootTime,
+    held: HashMap<GrantId, Held>,
+    /// How many operations are under way in it.
+    users: usize,
+    used: BootTime,
+}
+
+/// A grant.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    /// What stands for it on the server.
+    pub(super) node: String,
+    pub(super) token: FencingToken,
+    /// The lock's value, if it is marked as this grant's to write.
+    pub(super) marked: Option<KeptValue>,
+    loss: LossNotice,
+    /// When it ends if it is not renewed.
+    ends: BootTime,
+}
+
+impl Session {
+    pub(super) fn new(timeout: Duration, margin: Duration, confirmed: BootTime) -> Self {
+        let state = State { confirmed, held: HashMap::new(), users: 0, used: confirmed };
+        Self { timeout, margin, ended: CancellationToken::new(), state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Raised when it has ended.
+    pub(super) const fn ended(&self) -> &CancellationToken {
+        &self.ended
+    }
+
+    /// The server keeps it: it has taken in a request that was sent at this instant.
+    pub(super) fn confirm(&self, sent_at: BootTime) {
+        let mut state = self.state();
+        state.confirmed = state.confirmed.max(sent_at);
+    }
+
+    /// What may be believed of its grants.
+    pub(super) fn term(&self) -> Term {
+        Term::Lease { sent_at: self.state().confirmed, ttl: self.timeout, margin: self.margin }
+    }
+
+    /// From now on, this is a grant of it; or it has ended, and nothing is.
+    pub(super) fn keep(
+        &self,
+        grant: GrantId,
+        node: String,
+        token: FencingToken,
+        marked: Option<KeptValue>,
+        loss: LossNotice,
+    ) -> Option<Term> {
+        let mut state = self.state();
+        if self.ended.is_cancelled() {
+            return None;
+        }
+        let ends = state.confirmed + self.timeout;
+        state.held.insert(grant, Held { node, token, marked, loss, ends });
+        drop(state);
+        Some(self.term())
+    }
+
+    /// Its grant of this id.
+    pub(super) fn held(&self, grant: GrantId) -> Option<Held> {
+        self.state().held.get(&grant).cloned()
+    }
+
+    /// A grant was found to stand by a request that was sent at this instant.
+    pub(super) fn renewed(&self, grant: GrantId, sent_at: BootTime) -> Option<Term> {
+        self.confirm(sent_at);
+        let mut state = self.state();
+        let ends = state.confirmed + self.timeout;
+        state.held.get_mut(&grant)?.ends = ends;
+        drop(state);
+        Some(self.term())
+    }
+
+    /// The lock's value is marked as this grant's.
+    pub(super) fn mark(&self, grant: GrantId, value: KeptValue) {
+        if let Some(held) = self.state().held.get_mut(&grant) {
+            held.marked = Some(value);
+        }
+    }
+
+    /// It is no grant any more.
+    pub(super) fn forget(&self, grant: GrantId) -> Option<Held> {
+        self.state().held.remove(&grant)
+    }
+
+    /// Takes out those that were not renewed in time.
+    pub(super) fn overdue(&self, now: BootTime) -> Vec<Held> {
+        let overdue = self.state().held.extract_if(|_, held| held.ends <= now).collect::<Vec<_>>();
+        overdue.into_iter().map(|(_, held)| held).collect()
+    }
+
+    /// It has ended, and all that it held is lost.
+    pub(super) fn end(&self) {
+        let mut state = self.state();
+        self.ended.cancel();
+        let lost: Vec<_> = state.held.drain().map(|(_, held)| held).collect();
+        drop(state);
+        for held in lost {
+            held.loss.tell(LostReason::Disconnected);
+        }
+    }
+
+    /// Whether somebody holds by it, or something is under way in it.
+    pub(super) fn in_use(&self) -> bool {
+        let state = self.state();
+        state.users > 0 || !state.held.is_empty()
+    }
+}
+
+/// What has a session.
+pub(super) trait HasSession {
+    fn session(&self) -> &Session;
+}
+
+/// The sessions of a client, one for each ttl that is asked for.
+#[derive(Debug)]
+pub(super) struct Sessions<S> {
+    present: Mutex<HashMap<Duration, Arc<S>>>,
+    /// One is opened at a time.
+    opening: tokio::sync::Mutex<()>,
+}
+
+/// One that is not used for so long is given up.
+const IDLE: Duration = Duration::from_mins(1);
+
+impl<S> Default for Sessions<S> {
+    fn default() -> Self {
+        Self { present: Mutex::default(), opening: tokio::sync::Mutex::default() }
+    }
+}
+
+impl<S: HasSession> Sessions<S> {
+    fn present(&self) -> MutexGuard<'_, HashMap<Duration, Arc<S>>> {
+        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The one of this ttl, if it is there.
+    pub(super) fn of(&self, ttl: Ttl, now: BootTime) -> Option<InUse<S>> {
+        let present = self.present();
+        let session = present.get(&whole_seconds(ttl)).filter(|found| !found.session().ended.is_cancelled())?;
+        let mut state = session.session().state();
+        state.users += 1;
+        state.used = state.used.max(now);
+        drop(state);
+        Some(InUse(session.clone()))
+    }
+
+    /// The one of this ttl, which is opened if there is none.
+    pub(super) async fn open<E>(
+        &self,
+        ttl: Ttl,
+        now: BootTime,
+        open: impl AsyncFnOnce(Duration) -> Result<Arc<S>, E>,
+    ) -> Result<InUse<S>, E> {
+        if let Some(found) = self.of(ttl, now) {
+            return Ok(found);
+        }
+        let _one_at_a_time = self.opening.lock().await;
+        if let Some(found) = self.of(ttl, now) {
+            return Ok(found);
+        }
+        let opened = open(whole_seconds(ttl)).await?;
+        opened.session().state().users += 1;
+        self.present().insert(whole_seconds(ttl), opened.clone());
+        Ok(InUse(opened))
+    }
+
+    /// The one that has this grant.
+    pub(super) fn with(&self, grant: GrantId, ttl: Ttl, now: BootTime) -> Option<(InUse<S>, Held)> {
+        let session = self.of(ttl, now)?;
+        let held = session.session().held(grant)?;
+        Some((session, held))
+    }
+
+    /// Takes out those that nobody uses any more.
+    pub(super) fn idle(&self, now: BootTime) -> Vec<Arc<S>> {
+        let is_idle = |session: &S| !session.session().in_use() && session.session().state().used + IDLE <= now;
+        self.present().extract_if(|_, session| is_idle(session)).map(|(_, session)| session).collect()
+    }
+
+    /// Takes out all.
+    pub(super) fn all(&self) -> Vec<Arc<S>> {
+        self.present().drain().map(|(_, session)| session).collect()
+    }
+}
+
+/// So that a client with many ttls does not have as many sessions.
+fn whole_seconds(ttl: Ttl) -> Duration {
+    Duration::from_secs(ttl.get().as_nanos().div_ceil(1_000_000_000).try_into().expect("a ttl is at most a day"))
+}
+
+/// A session in which something is under way.
+#[derive(Debug)]
+pub(super) struct InUse<S: HasSession>(Arc<S>);
+
+impl<S: HasSession> Deref for InUse<S> {
+    type Target = Arc<S>;
+
+    fn deref(&self) -> &Arc<S> {
+        &self.0
+    }
+}
+
+impl<S: HasSession> Drop for InUse<S> {
+    fn drop(&mut self) {
+        self.0.session().state().users -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    impl HasSession for Session {
+        fn session(&self) -> &Session {
+            self
+        }
+    }
+
+    fn session(now: BootTime) -> Session {
+        Session::new(SECOND * 10, SECOND, now)
+    }
+
+    fn keep(session: &Session, grant: GrantId) -> Option<Term> {
+        session.keep(grant, "node".into(), FencingToken::new(1), None, LossNotice::ignored())
+    }
+
+    #[test]
+    fn belief_counts_from_what_proves_that_the_server_keeps_it() {
+        let start = BootTime::now();
+        let (session, grant) = (session(start), GrantId::random());
+        assert_eq!(keep(&session, grant).unwrap().deadline(), session.term().deadline());
+        session.confirm(start + SECOND * 3);
+        session.confirm(start + SECOND);
+        let Term::Lease { sent_at, ttl, margin } = session.term() else { panic!("a lease") };
+        assert_eq!((sent_at, ttl, margin), (start + SECOND * 3, SECOND * 10, SECOND), "an old answer takes nothing away");
+    }
+
+    #[test]
+    fn who_does_not_renew_is_overdue_also_if_the_session_goes_on() {
+        let start = BootTime::now();
+        let (session, idle, busy) = (session(start), GrantId::random(), GrantId::random());
+        keep(&session, idle).unwrap();
+        keep(&session, busy).unwrap();
+        session.confirm(start + SECOND * 5);
+        session.renewed(busy, start + SECOND * 6).unwrap();
+        assert!(session.overdue(start + SECOND * 9).is_empty());
+        assert_eq!(session.overdue(start + SECOND * 10).len(), 1);
+        assert!(session.held(idle).is_none() && session.held(busy).is_some());
+        assert!(session.renewed(idle, start + SECOND * 11).is_none(), "what is gone is not renewed");
+    }
+
+    #[test]
+    fn nothing_is_kept_by_one_that_has_ended() {
+        let session = session(BootTime::now());
+        let grant = GrantId::random();
+        keep(&session, grant).unwrap();
+        session.end();
+        assert!(session.held(grant).is_none() && keep(&session, grant).is_none());
+    }
+
+    #[tokio::test]
+    async fn there_is_one_for_each_ttl_until_nobody_uses_it() {
+        let (sessions, start) = (Sessions::<Session>::default(), BootTime::now());
+        let ttl = |ms| Ttl::new(Duration::from_millis(ms)).unwrap();
+        let open = async |_| Ok::<_, ()>(Arc::new(session(start)));
+        let first = sessions.open(ttl(2500), start, open).await.unwrap();
+        let same = sessions.open(ttl(3000), start, open).await.unwrap();
+        let other = sessions.open(ttl(3001), start, open).await.unwrap();
+        assert!(Arc::ptr_eq(&first, &same) && !Arc::ptr_eq(&first, &other));
+        keep(other.session(), GrantId::random()).unwrap();
+        let later = start + IDLE * 2;
+        assert!(sessions.idle(later).is_empty(), "they are in use");
+        drop((first, same, other));
+        assert!(sessions.idle(start + IDLE / 2).is_empty(), "they were in use just now");
+        assert_eq!(sessions.idle(later).len(), 1, "the other one has a grant");
+        assert!(sessions.of(ttl(2500), later).is_none());
+    }
+}
