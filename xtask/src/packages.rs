@@ -34,6 +34,12 @@ const NEEDED: &[Package] = &[
     package("postgresql", "the engine under test, and psql, through which tests ask it"),
     package("mariadb-server", "the engine under test, and mariadb, through which tests ask it"),
     package("pgbouncer", "a pool between clients and PostgreSQL"),
+    // It brings a Java with it.
+    package("zookeeper", "the engine under test"),
+    package("etcd-server", "the engine under test"),
+    package("etcd-client", "etcdctl, through which tests ask it"),
+    package("protobuf-compiler", "what etcd's client crate is built with").unless("protoc"),
+    package("iproute2", "ip: networks of a test's own, which can be cut off"),
     package("libfaketime", "servers whose clock is stepped"),
     package("util-linux", "setpriv: servers that die with their test, programs that are not root"),
     package("mount", "disks that are full"),
@@ -55,7 +61,7 @@ pub(crate) fn ensure() -> Outcome {
             "    there is no dpkg here, so this is not checked; what Debian calls these must be installed:"
         );
         for Package { name, purpose, .. } in NEEDED {
-            println!("      {name:<14} {purpose}");
+            println!("      {name:<18} {purpose}");
         }
         return Ok(());
     };
