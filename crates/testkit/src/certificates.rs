@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 
-use crate::{sql, user};
+use crate::{process, user};
 
 /// An authority's certificate, and one each that it gave to a server and a client, in a folder that vanishes.
 ///
@@ -27,7 +27,7 @@ impl Certificates {
     ///
     /// If there is no place for them.
     pub fn make() -> Self {
-        let certificates = Self { folder: sql::folder("tenure-certificates-") };
+        let certificates = Self { folder: process::folder("tenure-certificates-") };
         let mut authority = CertificateParams::default();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let authority = CertifiedIssuer::self_signed(authority, new_key()).expect("it can sign itself");

@@ -42,6 +42,7 @@
 //! process, also when that is killed, and folders and mounts vanish when their owner is dropped.
 
 mod certificates;
+mod client;
 mod deadline;
 mod disk;
 mod faketime;

@@ -12,9 +12,9 @@ use std::time::Duration;
 use crate::certificates::{Certificates, OfServer};
 use crate::faketime::Faketime;
 use crate::port::{free_port, loopback};
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::server::{Server, is_a_server};
-use crate::{program, sql, user};
+use crate::{client, program, sql, user};
 
 /// The user that Debian's package makes, since MariaDB refuses to be root.
 const USER: &str = "mysql";
@@ -68,7 +68,7 @@ impl MariaDbBuilder {
     pub fn start(self) -> MariaDb {
         // Asked for first: without its package there is no such user either, which is no advice.
         program::require(SERVER);
-        let folder = sql::folder("tenure-mariadb-");
+        let folder = process::folder("tenure-mariadb-");
         for name in ["data", "tmp"] {
             user::folder_of(USER, folder.path(), name);
         }
@@ -192,9 +192,9 @@ fn places(folder: &Path) -> [String; 3] {
 
 fn ask(port: u16, limit: Duration, what: &[&str]) -> Result<String, String> {
     let mut client = Command::new(program::require("mariadb"));
-    sql::forget_variables(&mut client, "MYSQL_");
+    client::forget_variables(&mut client, "MYSQL_");
     client.args(["--no-defaults", "--batch", "--skip-column-names"]);
     client.args(["--protocol=tcp", "--host=127.0.0.1", "--user=root"]).arg(format!("--port={port}"));
     client.args(what);
-    sql::ask(limit, &client)
+    client::ask(limit, &client)
 }

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use crate::port::{free_port, loopback};
 use crate::postgres::{self, POSTGRES, Postgres};
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::{program, sql, user};
 
 const PGBOUNCER: &str = "pgbouncer";
@@ -40,7 +40,7 @@ impl PgBouncer {
     #[track_caller]
     pub fn before(postgres: &Postgres, pooling: Pooling) -> Self {
         let (program, folder, port) =
-            (program::require(PGBOUNCER), sql::folder("tenure-pgbouncer-"), free_port());
+            (program::require(PGBOUNCER), process::folder("tenure-pgbouncer-"), free_port());
         // It refuses to be root, too, and needs nothing but a user that is there.
         let config = user::folder_of(POSTGRES, folder.path(), "config").join("pgbouncer.ini");
         let pool_mode = match pooling {

@@ -17,9 +17,9 @@ use rustix::process::Signal;
 use crate::certificates::{Certificates, OfServer};
 use crate::faketime::Faketime;
 use crate::port::{free_port, loopback};
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::server::{Server, is_a_server};
-use crate::{program, sql, user};
+use crate::{client, program, sql, user};
 
 /// The user that Debian's package makes, since PostgreSQL refuses to be root. Also the name of its program,
 /// of its first role and of its first database.
@@ -75,7 +75,7 @@ impl PostgresBuilder {
         // Asked for first: without its package there is no such user either, which is no advice.
         program::require(POSTGRES);
         program::require("ipcrm");
-        let folder = sql::folder("tenure-postgres-");
+        let folder = process::folder("tenure-postgres-");
         let data = user::folder_of(POSTGRES, folder.path(), "data");
         sql::set_up("PostgreSQL", user::run_as(POSTGRES, initdb(&data)));
 
@@ -200,9 +200,9 @@ fn initdb(data: &Path) -> Command {
 
 pub(crate) fn ask(port: u16, limit: Duration, statement: &str) -> Result<String, String> {
     let mut psql = Command::new(program::require_beside(&program::require(POSTGRES), "psql"));
-    sql::forget_variables(&mut psql, "PG");
+    client::forget_variables(&mut psql, "PG");
     psql.args(["--no-psqlrc", "--no-password", "-qAt", "-v", "ON_ERROR_STOP=1"]);
     psql.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-U", POSTGRES, "-d", POSTGRES]);
     psql.args(["-c", statement]);
-    sql::ask(limit, &psql)
+    client::ask(limit, &psql)
 }

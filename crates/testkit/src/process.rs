@@ -241,6 +241,12 @@ impl Drop for Process {
     }
 }
 
+/// A folder for [`Process::start`].
+pub(crate) fn folder(prefix: &str) -> TempDir {
+    let folder = tempfile::Builder::new().prefix(prefix).tempdir();
+    folder.expect("a test may make a folder for temporary files")
+}
+
 fn log_of(folder: &TempDir) -> PathBuf {
     folder.path().join("log")
 }

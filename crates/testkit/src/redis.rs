@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::faketime::Faketime;
 use crate::port::{free_port, loopback};
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::resp::RedisConnection;
 use crate::server::{Server, is_a_server};
 
@@ -75,10 +75,7 @@ impl RedisBuilder {
     /// If Redis is not installed or does not start, with what to do, or with its log.
     #[track_caller]
     pub fn start(self) -> Redis {
-        let folder = tempfile::Builder::new()
-            .prefix("tenure-redis-")
-            .tempdir()
-            .expect("a test may make a folder for temporary files");
+        let folder = process::folder("tenure-redis-");
         let port = free_port();
         let mut command = self.command(folder.path(), port);
         let mut faketime = None;
