@@ -24,6 +24,8 @@
 //! | --- | --- |
 //! | a Redis of one's own, or one for all tests of a binary | [`Redis::start`], [`Redis::builder`], [`Redis::shared`] |
 //! | a PostgreSQL or a MariaDB, in the same ways | [`Postgres`], [`MariaDb`] |
+//! | a ZooKeeper or an etcd, in the same ways | [`ZooKeeper`], [`Etcd`] |
+//! | three of these that are one | [`ZooKeeperCluster`], [`EtcdCluster`] |
 //! | a pool between clients and a PostgreSQL | [`PgBouncer`] |
 //! | certificates for servers that speak TLS, and for their clients | [`Certificates`] |
 //! | to kill, pause or restart one of these | [`Server`] |
@@ -43,8 +45,10 @@
 
 mod certificates;
 mod client;
+mod cluster;
 mod deadline;
 mod disk;
+mod etcd;
 mod faketime;
 mod family;
 mod guard;
@@ -63,9 +67,12 @@ mod sql;
 mod terminal;
 mod user;
 mod wait;
+mod zookeeper;
 
 pub use certificates::Certificates;
+pub use cluster::Cluster;
 pub use disk::SmallDisk;
+pub use etcd::{Etcd, EtcdBuilder, EtcdCluster, EtcdClusterBuilder};
 pub use faketime::Faketime;
 pub use mariadb::{MariaDb, MariaDbBuilder};
 pub use pgbouncer::{PgBouncer, Pooling};
@@ -80,3 +87,4 @@ pub use server::Server;
 pub use terminal::Terminal;
 pub use user::unprivileged;
 pub use wait::{Condition, eventually, eventually_within};
+pub use zookeeper::{ZooKeeper, ZooKeeperBuilder, ZooKeeperCluster, ZooKeeperClusterBuilder};

@@ -50,6 +50,12 @@ pub(crate) fn require(program: impl AsRef<OsStr>) -> PathBuf {
     find_program(program).unwrap_or_else(|missing| panic!("{missing}"))
 }
 
+/// A file that comes with a package and is no program, such as what Java runs.
+pub(crate) fn require_file<'a>(package: &str, file: &'a str) -> &'a str {
+    assert!(Path::new(file).is_file(), "{}", MissingProgram { program: package.to_owned() });
+    file
+}
+
 /// The program of that name in the same folder as `sibling`, or else wherever it is.
 ///
 /// What Debian has on the `PATH` for PostgreSQL's clients is a script that looks for the right version,
@@ -89,6 +95,9 @@ fn package_of(program: &str) -> &str {
         "umount" => "mount",
         "env" | "install" | "timeout" => "coreutils",
         "node" => "nodejs",
+        "java" => "default-jre-headless",
+        "etcd" => "etcd-server",
+        "etcdctl" => "etcd-client",
         same => same,
     }
 }

@@ -8,8 +8,8 @@ use crate::faketime::Faketime;
 use crate::port::loopback;
 use crate::process::Process;
 
-/// A running server; it ends when this is dropped. [`Redis`](crate::Redis), [`Postgres`](crate::Postgres) and
-/// [`MariaDb`](crate::MariaDb) are such.
+/// A running server; it ends when this is dropped. [`Redis`](crate::Redis), [`Postgres`](crate::Postgres),
+/// [`MariaDb`](crate::MariaDb), [`ZooKeeper`](crate::ZooKeeper) and [`Etcd`](crate::Etcd) are such.
 #[derive(Debug)]
 pub struct Server {
     name: &'static str,
