@@ -27,6 +27,8 @@ pub mod redlock;
 mod session;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod sql;
+#[cfg(any(feature = "redis", feature = "zookeeper", feature = "etcd"))]
+mod stranger;
 #[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
 mod waiting;
 #[cfg(feature = "zookeeper")]

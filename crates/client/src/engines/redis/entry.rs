@@ -1,10 +1,10 @@
 //! Who holds and who waits, as text: what the scripts write into keys, hashes and queues.
 
 use redis::Value as Answer;
-use sha2::{Digest, Sha256};
 
 use crate::engine::AcquireRequest;
 use crate::engines::details;
+use crate::engines::stranger::another;
 use crate::ids::{GrantId, OwnerId};
 use crate::info::Member;
 use crate::mode::Mode;
@@ -77,20 +77,6 @@ pub(super) fn all(pairs: &[Answer], read: impl Fn(GrantId, &str) -> Option<Membe
         read(str::from_utf8(grant).ok()?.parse().ok()?, str::from_utf8(entry).ok()?)
     };
     pairs.iter().filter_map(one).collect()
-}
-
-/// The holder of a lock that another program took: known by what it wrote, and nothing else.
-fn another(text: &[u8]) -> Member {
-    /// So much of it is shown.
-    const SHOWN: usize = 40;
-    let digest = Sha256::digest(text);
-    let (halves, _) = digest.as_slice().as_chunks::<16>();
-    let [grant, owner] = [halves[0], halves[1]].map(u128::from_be_bytes);
-    let mut member = Member::new(GrantId::from_u128(grant), OwnerId::from_u128(owner), Mode::Ex);
-    let shown: String =
-        String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).take(SHOWN).collect();
-    member.label = Some(format!("another program, which wrote `{shown}`"));
-    member
 }
 
 #[cfg(test)]

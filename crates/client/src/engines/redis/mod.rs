@@ -39,6 +39,7 @@ use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start};
 use crate::engines::details::Ourselves;
+use crate::engines::stranger::ASK_ANOTHER;
 use crate::error::{
     AcquireError, BreakError, ConnectError, EngineError, InspectError, Lost, LostReason, ReleaseError,
     RememberError, RenewError, ValueError,
@@ -316,9 +317,6 @@ impl Engine for RedisEngine {
         })
     }
 }
-
-pub(in crate::engines) const ASK_ANOTHER: &str =
-    "another program holds it, which does not listen to us: end that program, or break the lock by force";
 
 /// As Redis counts it: beyond some centuries, it is all the same.
 fn whole_ms(duration: Duration) -> u64 {

@@ -1,0 +1,25 @@
+//! Locks that another program took, in the way of the recipe that ours is, too.
+
+use sha2::{Digest, Sha256};
+
+use crate::ids::{GrantId, OwnerId};
+use crate::info::Member;
+use crate::mode::Mode;
+
+/// The holder of a lock that another program took: known by what it wrote, and nothing else.
+pub(super) fn another(text: &[u8]) -> Member {
+    /// So much of it is shown.
+    const SHOWN: usize = 40;
+    let digest = Sha256::digest(text);
+    let (halves, _) = digest.as_slice().as_chunks::<16>();
+    let [grant, owner] = [halves[0], halves[1]].map(u128::from_be_bytes);
+    let mut member = Member::new(GrantId::from_u128(grant), OwnerId::from_u128(owner), Mode::Ex);
+    let shown: String =
+        String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).take(SHOWN).collect();
+    member.label = Some(format!("another program, which wrote `{shown}`"));
+    member
+}
+
+/// What to do about a holder that is not one of ours.
+pub(super) const ASK_ANOTHER: &str =
+    "another program holds it, which does not listen to us: end that program, or break the lock by force";

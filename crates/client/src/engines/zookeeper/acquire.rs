@@ -1,0 +1,331 @@
+//! How a lock is got, and waited for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use zookeeper_client::Error;
+
+use super::fault::{Fault, What};
+use super::link::{Link, Node, Seen, within};
+use super::paths::{SIMPLE, VALUE, entry};
+use super::{Recipe, ZooKeeperEngine};
+use crate::engine::{AcquireRequest, Granted, WaitUntil};
+use crate::engines::kept_value::KeptValue;
+use crate::engines::queue::Queue;
+use crate::engines::session::{HasSession, InUse};
+use crate::error::{AcquireError, RenewError};
+use crate::mode::Mode;
+use crate::random;
+use crate::value::Value;
+
+/// How long one who waits pauses before it asks again one who did not answer.
+const SILENT_PAUSE: Duration = Duration::from_millis(200);
+
+/// Why there is no lock.
+enum NotGot {
+    /// There will be none.
+    Ended(AcquireError),
+    /// What stood for the request is gone, with the session or by an operator's hand: it can be asked for anew.
+    Gone(Fault),
+}
+
+impl ZooKeeperEngine {
+    pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
+        if let Some((link, held)) = self.sessions.with(request.grant, request.ttl, self.now()) {
+            // The answer to the first such request was lost.
+            return match self.confirm(&link, request.grant, &held.node).await {
+                Ok(term) => Ok(Granted::new(Some(held.token), term)),
+                Err(RenewError::Engine(error)) => Err(error.into()),
+                Err(RenewError::Lost(_)) => Err(request.not_got()),
+            };
+        }
+        let lock = self.address.root.lock(&request.name);
+        let mut in_line = false;
+        loop {
+            let link = tokio::select! {
+                biased;
+                () = request.cancel.cancelled() => return Err(request.not_got()),
+                link = self.link(request.ttl) => link,
+            };
+            let fault = match link {
+                Ok(link) => {
+                    let asked: BoxFuture<'_, _> = match self.address.recipe {
+                        Recipe::Sequential => Box::pin(self.queue(&link, &request, &lock, &mut in_line)),
+                        Recipe::Simple => Box::pin(self.take(&link, &request, &lock, &mut in_line)),
+                    };
+                    match asked.await {
+                        Ok(granted) => return Ok(granted),
+                        Err(NotGot::Ended(error)) => return Err(error),
+                        Err(NotGot::Gone(fault)) => self.told(fault),
+                    }
+                }
+                Err(error) => error,
+            };
+            // Who waits outlasts its session, but does not begin a wait without one.
+            if !in_line || request.wait.is_over(self.now()) {
+                return Err(fault.into());
+            }
+            tracing::debug!(name = %request.name, %fault, "a place in the queue is gone: it is asked for anew");
+            self.pause(&request).await?;
+        }
+    }
+
+    /// By the recipe `sequential`: an entry in the queue, until nobody before it is in its way.
+    async fn queue(
+        &self,
+        link: &InUse<Link>,
+        request: &AcquireRequest,
+        lock: &str,
+        in_line: &mut bool,
+    ) -> Result<Granted, NotGot> {
+        if matches!(request.wait, WaitUntil::Try) {
+            // Whoever does not wait has nothing to write if the lock is taken.
+            let seen = self.asked(request, link.see_now(lock)).await?;
+            let is_in_its_way = |mode: Mode| !mode.compatible_with(request.mode);
+            if seen.children.entries.iter().any(|entry| is_in_its_way(entry.mode)) {
+                return Err(NotGot::Ended(request.not_got()));
+            }
+        }
+        let entry = entry(request.grant, request.mode);
+        let entering = (**link).clone().enter(lock.to_owned(), entry, self.details(request));
+        let entering = Box::pin(async move { entering.await.map(Some) });
+        let Some(node) = self.settled(link, request, entering).await? else {
+            unreachable!("an entry is made, whoever else is there")
+        };
+        *in_line = true;
+        let answer = self.until_first(link, request, lock, &node).await;
+        if answer.is_err() {
+            self.leave(link, node.path).await;
+        }
+        answer
+    }
+
+    async fn until_first(
+        &self,
+        link: &InUse<Link>,
+        request: &AcquireRequest,
+        lock: &str,
+        node: &Node,
+    ) -> Result<Granted, NotGot> {
+        loop {
+            let Some(seen) = self.heard(request, link.see(lock)).await? else { continue };
+            let queue = Queue::new(seen.children.entries.clone());
+            let Some(place) = queue.place(request.grant) else {
+                return Err(NotGot::Gone(Fault::Said(Error::NoNode)));
+            };
+            let Some(before) = queue.waits_for(place) else {
+                return self.grant(link, request, lock, node, &seen).await;
+            };
+            self.until_gone(link, request, &format!("{lock}/{}", before.node)).await?;
+        }
+    }
+
+    /// By the recipe `simple`: one node, which only one can make.
+    async fn take(
+        &self,
+        link: &InUse<Link>,
+        request: &AcquireRequest,
+        lock: &str,
+        in_line: &mut bool,
+    ) -> Result<Granted, NotGot> {
+        loop {
+            let entering = (**link).clone().enter_simple(lock.to_owned(), request.grant, self.details(request));
+            let taken = self.settled(link, request, Box::pin(entering)).await?;
+            *in_line = true;
+            let in_the_way = match &taken {
+                None => SIMPLE.to_owned(),
+                Some(node) => {
+                    let seen = match self.heard(request, link.see(lock)).await {
+                        Ok(Some(seen)) => seen,
+                        other => {
+                            self.leave(link, node.path.clone()).await;
+                            other?;
+                            continue;
+                        }
+                    };
+                    // Who came by the queue goes first: whichever of the two was later sees the other.
+                    let queued = seen.children.entries.iter().filter(|entry| entry.node != SIMPLE);
+                    let queued = queued.filter(|entry| entry.mode != Mode::Nl).max_by_key(|entry| entry.order);
+                    let Some(queued) = queued else {
+                        let granted = self.grant(link, request, lock, node, &seen).await;
+                        if granted.is_err() {
+                            self.leave(link, node.path.clone()).await;
+                        }
+                        return granted;
+                    };
+                    self.leave(link, node.path.clone()).await;
+                    queued.node.clone()
+                }
+            };
+            self.until_gone(link, request, &format!("{lock}/{in_the_way}")).await?;
+        }
+    }
+
+    /// Waits until a node is gone, or something has become of the session: then it is time to look again.
+    async fn until_gone(
+        &self,
+        link: &InUse<Link>,
+        request: &AcquireRequest,
+        node: &str,
+    ) -> Result<(), NotGot> {
+        if request.wait.is_over(self.now()) {
+            return Err(NotGot::Ended(request.not_got()));
+        }
+        let Some(watcher) = self.heard(request, link.watch(node)).await?.flatten() else { return Ok(()) };
+        let over = async {
+            match request.wait {
+                WaitUntil::At { at, .. } => self.context.clock.sleep_until(at).await,
+                WaitUntil::Try | WaitUntil::Forever => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = request.cancel.cancelled() => Err(NotGot::Ended(request.not_got())),
+            _ = watcher.changed() => Ok(()),
+            () = link.session().ended().cancelled() => Ok(()),
+            () = over => Err(NotGot::Ended(request.not_got())),
+        }
+    }
+
+    /// The lock is this request's: what is to be done before it is told so.
+    async fn grant(
+        &self,
+        link: &InUse<Link>,
+        request: &AcquireRequest,
+        lock: &str,
+        node: &Node,
+        seen: &Seen,
+    ) -> Result<Granted, NotGot> {
+        let value = match &seen.value {
+            Some(kept) => kept.value(|grant| seen.children.has(grant)),
+            None => Value::default(),
+        };
+        let mut marked = None;
+        if request.mode.may_write() && seen.value.is_some() {
+            let mark = KeptValue::marked(value.clone(), request.grant);
+            let marking = self.asked(request, self.write_value(link, &node.path, lock, &mark)).await;
+            if let Err(error) = marking {
+                // Whether it was done or not, the mark goes together with what it stands for.
+                let _ = self.answer(link.free(&node.path, Some(&mark.unmarked()))).await;
+                return Err(error);
+            }
+            marked = Some(mark);
+        }
+        let (path, loss) = (node.path.clone(), request.loss.clone());
+        let term = link.session().keep(request.grant, path, node.token, marked, loss);
+        let term = term.ok_or(NotGot::Gone(Fault::Said(Error::SessionExpired)))?;
+        Ok(Granted::new(Some(node.token), term).with_value(value))
+    }
+
+    /// Writes the lock's value, if what stands for the grant is still there.
+    pub(super) async fn write_value(
+        &self,
+        link: &Link,
+        node: &str,
+        lock: &str,
+        value: &KeptValue,
+    ) -> Result<(), Fault> {
+        let mut writer = link.client().new_multi_writer();
+        writer.add_check_version(node, -1)?;
+        writer.add_set_data(&format!("{lock}/{VALUE}"), &value.text(), None)?;
+        writer.commit().await?;
+        Ok(())
+    }
+
+    /// Waits until it is known what became of a request that makes something. If nobody waits for that any more, what it makes is taken
+    /// away again.
+    async fn settled(
+        &self,
+        link: &InUse<Link>,
+        request: &AcquireRequest,
+        mut making: BoxFuture<'static, Result<Option<Node>, Error>>,
+    ) -> Result<Option<Node>, NotGot> {
+        let sent_at = self.now();
+        let why = tokio::select! {
+            biased;
+            made = &mut making => {
+                let made = made.map_err(|error| not_got(error.into(), |fault| self.told(fault)));
+                if made.is_ok() {
+                    link.proven(sent_at);
+                }
+                return made;
+            }
+            () = request.cancel.cancelled() => NotGot::Ended(request.not_got()),
+            () = self.context.clock.sleep_until(sent_at + self.address.limit) => {
+                NotGot::Ended(self.told(Fault::Silent(self.address.limit)).into())
+            }
+        };
+        let link = (**link).clone();
+        let undo = async move {
+            if let Ok(Some(node)) = making.await {
+                link.free_for_sure(node.path).await;
+            }
+        };
+        self.undoing.spawn_on(undo, &self.context.runtime);
+        Err(why)
+    }
+
+    /// Takes away what stands for a request, now if the servers answer.
+    async fn leave(&self, link: &InUse<Link>, node: String) {
+        let freed = within(&self.context, self.address.limit, link.free(&node, None)).await;
+        if freed.is_err_and(|fault| fault.what() == What::AnswerLost) {
+            self.undoing.spawn_on((**link).clone().free_for_sure(node), &self.context.runtime);
+        }
+    }
+
+    /// The answer to a request that does nothing if it is not answered.
+    async fn asked<T>(
+        &self,
+        request: &AcquireRequest,
+        asking: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, NotGot> {
+        tokio::select! {
+            biased;
+            () = request.cancel.cancelled() => Err(NotGot::Ended(request.not_got())),
+            answer = within(&self.context, self.address.limit, asking) => {
+                answer.map_err(|fault| not_got(fault, |fault| self.told(fault)))
+            }
+        }
+    }
+
+    /// The same of one who waits, who outlasts a silence: nothing, if it is to ask again.
+    async fn heard<T>(
+        &self,
+        request: &AcquireRequest,
+        asking: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<Option<T>, NotGot> {
+        let asking = async {
+            match within(&self.context, self.address.limit, asking).await {
+                Err(fault) if fault.what() == What::AnswerLost && !request.wait.is_over(self.now()) => Ok(None),
+                answer => answer.map(Some),
+            }
+        };
+        let heard = self.asked(request, asking).await?;
+        if heard.is_none() {
+            self.pause(request).await.map_err(NotGot::Ended)?;
+        }
+        Ok(heard)
+    }
+
+    async fn pause(&self, request: &AcquireRequest) -> Result<(), AcquireError> {
+        let until = request.wait.or_at(self.now() + random::jittered(SILENT_PAUSE));
+        tokio::select! {
+            biased;
+            () = request.cancel.cancelled() => Err(request.not_got()),
+            () = self.context.clock.sleep_until(until) => Ok(()),
+        }
+    }
+
+    fn details(&self, request: &AcquireRequest) -> String {
+        let details = self.ourselves.details(request, self.context.clock.wall(), None);
+        format!("{} {details}", request.owner)
+    }
+}
+
+fn not_got(fault: Fault, told: impl FnOnce(Fault) -> crate::error::EngineError) -> NotGot {
+    match fault.what() {
+        What::SessionOver => NotGot::Gone(fault),
+        What::AnswerLost | What::Refused => NotGot::Ended(told(fault).into()),
+    }
+}

@@ -1,0 +1,452 @@
+//! A session at ZooKeeper: the requests that locks are made of, and what keeps it alive and proves that it is.
+//!
+//! # From when on a grant is believed in
+//! The leader ends a session of which it has not heard for its timeout. A follower answers reads and pings by itself, and tells the leader of
+//! them only with its answers to the leader's own pings, twice in a tick; so an answer to a read proves nothing. Here:
+//!
+//! - a read that does nothing is sent every tenth of the timeout (a *touch*);
+//! - a request that goes through the leader and a majority (a *proof*) is sent every third of that or more often: the making of an entry,
+//!   a renewal, or one that checks the root of the tree.
+//!
+//! What a follower told the leader before it passed on a proof, the leader knew when it took that in. So a proof confirms the last touch
+//! that was answered half a tick before the proof was sent, as of when that touch was sent. With half a tick more as the margin, belief ends
+//! before the leader can end the session, also if the follower is cut off from the leader just after that.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio_util::task::AbortOnDropHandle;
+use zookeeper_client::{
+    Client, CreateMode, Error, MultiReadResult, MultiWriteError, MultiWriteResult, OneshotWatcher, Stat,
+};
+
+use super::address::Address;
+use super::fault::{Fault, What, what};
+use super::paths::{Children, Root, SIMPLE, VALUE, simple_holder};
+use crate::clock::BootTime;
+use crate::engine::EngineContext;
+use crate::engines::kept_value::KeptValue;
+use crate::engines::session::{HasSession, Session, Sessions};
+use crate::error::EngineError;
+use crate::ids::GrantId;
+use crate::random;
+use crate::token::FencingToken;
+
+/// So many touches in a timeout, and so many of them for one proof.
+const TOUCHES: u32 = 10;
+const TOUCHES_TO_A_PROOF: u32 = 3;
+
+/// How long to wait before asking again on a connection that broke.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A session.
+#[derive(Debug)]
+pub(super) struct Link {
+    client: Client,
+    session: Session,
+    /// Half of a tick.
+    report: Duration,
+    touches: Mutex<VecDeque<Touch>>,
+    address: Address,
+    context: EngineContext,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Touch {
+    sent: BootTime,
+    answered: BootTime,
+}
+
+impl HasSession for Link {
+    fn session(&self) -> &Session {
+        &self.session
+    }
+}
+
+/// What stands for a grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    pub(super) path: String,
+    /// When it was made, in the order of all changes.
+    pub(super) token: FencingToken,
+}
+
+/// What is seen of a lock.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) children: Children,
+    pub(super) value: Option<KeptValue>,
+}
+
+/// Waits for an answer, and not longer than this.
+pub(super) async fn within<T, E>(
+    context: &EngineContext,
+    limit: Duration,
+    answer: impl Future<Output = Result<T, E>>,
+) -> Result<T, Fault>
+where
+    Fault: From<E>,
+{
+    let give_up = context.clock.sleep_until(context.clock.now() + limit);
+    tokio::select! {
+        biased;
+        answer = answer => Ok(answer?),
+        () = give_up => Err(Fault::Silent(limit)),
+    }
+}
+
+impl Link {
+    /// Opens a session that ends after this time without a word, or what the servers make of it.
+    pub(super) async fn open(
+        address: &Address,
+        timeout: Duration,
+        context: &EngineContext,
+        sessions: &Arc<Sessions<Self>>,
+    ) -> Result<Arc<Self>, EngineError> {
+        let hosts = address.hosts();
+        let mut connector = Client::connector().with_session_timeout(timeout);
+        if let Some(login) = address.login() {
+            connector = connector.with_auth("digest", login.as_bytes());
+        }
+        let sent = context.clock.now();
+        // Whatever becomes of the runtime of whoever asks, the session is served by ours.
+        let connecting = context.runtime.spawn(async move { connector.connect(&hosts).await });
+        let connecting = AbortOnDropHandle::new(connecting);
+        let connected = async { connecting.await.unwrap_or(Err(Error::ClientClosed)) };
+        let client = within(context, address.limit, connected).await;
+        let client = client.map_err(|fault| fault.error(&address.hosts()))?;
+        let answered = context.clock.now();
+        let (timeout, report) = (client.session_timeout(), address.tick / 2);
+        let usable = timeout.saturating_sub(timeout / TOUCHES + address.tick);
+        if usable < timeout / 8 {
+            let message = format!(
+                "{} gives a session of {timeout:?}, which is too short for a tickTime of {:?}: ask for a longer ttl, or say what their tickTime is by `?tick_ms=`",
+                address.hosts(),
+                address.tick
+            );
+            return Err(EngineError::Refused { engine: "zookeeper", message, cause: None });
+        }
+        let link = Arc::new(Self {
+            client,
+            session: Session::new(timeout, report, sent),
+            report,
+            touches: Mutex::new([Touch { sent, answered }].into()),
+            address: address.clone(),
+            context: context.clone(),
+        });
+        context.runtime.spawn(Self::notice_the_end(Arc::downgrade(&link)));
+        context.runtime.spawn(Self::keep_alive(Arc::downgrade(&link), Arc::downgrade(sessions)));
+        Ok(link)
+    }
+
+    async fn notice_the_end(this: Weak<Self>) {
+        let Some(mut states) = this.upgrade().map(|link| link.client.state_watcher()) else { return };
+        while !states.changed().await.is_terminated() {}
+        if let Some(link) = this.upgrade() {
+            tracing::debug!(servers = link.address.hosts(), "a session has ended");
+            link.session.end();
+        }
+    }
+
+    async fn keep_alive(this: Weak<Self>, sessions: Weak<Sessions<Self>>) {
+        let mut round = 0;
+        loop {
+            let Some((clock, interval)) =
+                this.upgrade().map(|link| (link.context.clock.clone(), link.session.timeout() / TOUCHES))
+            else {
+                return;
+            };
+            clock.sleep_until(clock.now() + random::slightly_below(interval)).await;
+            let Some(link) = this.upgrade().filter(|link| !link.session.ended().is_cancelled()) else { return };
+            for held in link.session.overdue(clock.now()) {
+                link.context.runtime.spawn(link.clone().free_for_sure(held.node));
+            }
+            if let Some(sessions) = sessions.upgrade() {
+                // Whoever drops the last of it ends it.
+                drop(sessions.idle(clock.now()));
+            }
+            round += 1;
+            let sent = clock.now();
+            let answered = if round % TOUCHES_TO_A_PROOF == 0 && link.session.in_use() {
+                link.prove(sent).await
+            } else {
+                link.client.check_stat("/").await.is_ok()
+            };
+            if answered {
+                link.touched(sent);
+            }
+        }
+    }
+
+    fn touched(&self, sent: BootTime) {
+        let touch = Touch { sent, answered: self.context.clock.now() };
+        let mut touches = self.touches.lock().unwrap_or_else(PoisonError::into_inner);
+        touches.push_back(touch);
+        // What is older than a timeout proves nothing.
+        if touches.len() > 2 * TOUCHES as usize {
+            touches.pop_front();
+        }
+    }
+
+    /// Sends a proof that changes nothing. Whatever is said to it, the leader has said it.
+    async fn prove(&self, sent: BootTime) -> bool {
+        let mut writer = self.client.new_multi_writer();
+        let checked = match writer.add_check_version("/", -1) {
+            Ok(()) => writer.commit().await.map(drop).map_err(Error::from),
+            Err(error) => Err(error),
+        };
+        let answered = checked.as_ref().err().is_none_or(|error| what(error) == What::Refused);
+        if answered {
+            self.proven(sent);
+        }
+        answered
+    }
+
+    /// A proof that was sent at this instant was answered.
+    pub(super) fn proven(&self, sent: BootTime) {
+        self.session.confirm(self.confirmed_by(sent));
+    }
+
+    /// What a proof that was sent at this instant confirms.
+    pub(super) fn confirmed_by(&self, sent: BootTime) -> BootTime {
+        let touches = self.touches.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = touches.iter().rev().find(|touch| touch.answered + self.report <= sent);
+        // The making of the session was a proof of its own.
+        known.or(touches.front()).map_or(sent, |touch| touch.sent)
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Looks at a lock: who is there, and the value.
+    pub(super) async fn see(&self, lock: &str) -> Result<Seen, Fault> {
+        let mut reader = self.client.new_multi_reader();
+        reader.add_get_children(lock)?;
+        reader.add_get_data(&format!("{lock}/{VALUE}"))?;
+        let mut answers = reader.commit().await?.into_iter();
+        let children = match answers.next() {
+            Some(MultiReadResult::Children { children }) => children,
+            Some(MultiReadResult::Error { err: Error::NoNode }) => Vec::new(),
+            other => return Err(unexpected(other)),
+        };
+        let value = match answers.next() {
+            Some(MultiReadResult::Data { data, .. }) => {
+                let value = KeptValue::parse(&data);
+                let damaged = || format!("{lock}/{VALUE} is not a value of ours: see who wrote it, and delete it");
+                Some(value.ok_or_else(|| Fault::Damaged(damaged()))?)
+            }
+            Some(MultiReadResult::Error { err: Error::NoNode }) => None,
+            other => return Err(unexpected(other)),
+        };
+        Ok(Seen { children: Children::new(children), value })
+    }
+
+    /// The same, and not what a server knew that has not heard of the last changes.
+    pub(super) async fn see_now(&self, lock: &str) -> Result<Seen, Fault> {
+        // Sent before the look, and so answered before it.
+        let synced = self.client.sync("/");
+        let (synced, seen) = futures_util::future::join(synced, self.see(lock)).await;
+        synced?;
+        seen
+    }
+
+    /// A watch on a node; nothing, if it is gone.
+    pub(super) async fn watch(&self, node: &str) -> Result<Option<OneshotWatcher>, Fault> {
+        match self.client.get_and_watch_data(node).await {
+            Ok((_, _, watcher)) => Ok(Some(watcher)),
+            Err(Error::NoNode) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes an entry in the queue of a lock, or finds the one that was made if the answer was lost. Goes on until that is known, at the
+    /// latest with the end of the session.
+    pub(super) async fn enter(self: Arc<Self>, lock: String, entry: String, data: String) -> Result<Node, Error> {
+        let path = format!("{lock}/{entry}");
+        let ephemeral = CreateMode::EphemeralSequential.with_acls(self.address.acls());
+        loop {
+            match self.client.create(&path, data.as_bytes(), &ephemeral).await {
+                Ok((stat, sequence)) => {
+                    return Ok(Node { path: format!("{path}{sequence}"), token: token(&stat) });
+                }
+                Err(Error::NoNode) => self.make_parents(&lock).await?,
+                Err(error) if what(&error) == What::AnswerLost => {
+                    if let Some(found) = self.find(&lock, &entry).await? {
+                        return Ok(found);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Takes a lock by the recipe `simple`, or finds that it is taken.
+    pub(super) async fn enter_simple(
+        self: Arc<Self>,
+        lock: String,
+        grant: GrantId,
+        data: String,
+    ) -> Result<Option<Node>, Error> {
+        let holder = simple_holder(grant);
+        let (path, occupied) = (format!("{lock}/{holder}"), format!("{lock}/{SIMPLE}"));
+        let ephemeral = CreateMode::Ephemeral.with_acls(self.address.acls());
+        loop {
+            let mut writer = self.client.new_multi_writer();
+            writer.add_create(&occupied, &[], &ephemeral)?;
+            writer.add_create(&path, data.as_bytes(), &ephemeral)?;
+            match writer.commit().await.map_err(Error::from) {
+                // Some servers do not tell what they made.
+                Ok(made) => match made.last() {
+                    Some(MultiWriteResult::Create { stat, .. }) if !stat.is_invalid() => {
+                        return Ok(Some(Node { path, token: token(stat) }));
+                    }
+                    _ => return self.find(&lock, &holder).await,
+                },
+                Err(Error::NodeExists) => return Ok(None),
+                Err(Error::NoNode) => self.make_parents(&lock).await?,
+                Err(error) if what(&error) == What::AnswerLost => {
+                    if let Some(found) = self.find(&lock, &holder).await? {
+                        return Ok(Some(found));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The child of a lock whose name begins so. What was asked for before is done by then, or never will be: a session's requests are
+    /// taken in their order, and what an earlier connection of it sent is refused once it has another one.
+    async fn find(&self, lock: &str, begin: &str) -> Result<Option<Node>, Error> {
+        loop {
+            let looking = async {
+                self.client.sync(lock).await?;
+                let children = match self.client.list_children(lock).await {
+                    Err(Error::NoNode) => Vec::new(),
+                    children => children?,
+                };
+                let Some(child) = children.into_iter().find(|child| child.starts_with(begin)) else {
+                    return Ok(None);
+                };
+                let path = format!("{lock}/{child}");
+                let stat = self.client.check_stat(&path).await?;
+                Ok(stat.map(|stat| Node { token: token(&stat), path }))
+            };
+            match looking.await {
+                Err(error) if what(&error) == What::AnswerLost => self.pause().await,
+                looked => return looked,
+            }
+        }
+    }
+
+    async fn pause(&self) {
+        let clock = &self.context.clock;
+        clock.sleep_until(clock.now() + random::jittered(PAUSE)).await;
+    }
+
+    /// Makes the nodes above the entries of a lock: they go when they are empty, except for the root.
+    async fn make_parents(&self, lock: &str) -> Result<(), Error> {
+        let (ancestors, of_root) = self.address.root.ancestors(lock);
+        for (depth, path) in ancestors.into_iter().enumerate() {
+            let lasts = depth < of_root || !self.address.containers;
+            let mode = if lasts { CreateMode::Persistent } else { CreateMode::Container };
+            match self.client.create(path, &[], &mode.with_acls(self.address.acls())).await {
+                Ok(_) | Err(Error::NodeExists) => {}
+                Err(Error::Unimplemented) if !lasts => {
+                    tracing::warn!("this server has no containers: say so by `?containers=false`");
+                    return Err(Error::Unimplemented);
+                }
+                // Somebody took away one that was empty: whoever asked begins again.
+                Err(Error::NoNode) => return Ok(()),
+                Err(error) if what(&error) == What::AnswerLost => {
+                    self.pause().await;
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees what stands for a grant, and leaves the lock's value as it is given; with `NoNode`, nothing stood for it.
+    pub(super) async fn free(&self, node: &str, value: Option<&KeptValue>) -> Result<(), Fault> {
+        let (lock, name) = node.rsplit_once('/').unwrap_or_default();
+        let is_simple = name.starts_with('%');
+        if !is_simple && value.is_none() {
+            self.client.delete(node, None).await?;
+            self.tidy(lock);
+            return Ok(());
+        }
+        let mut writer = self.client.new_multi_writer();
+        writer.add_delete(node, None)?;
+        if is_simple {
+            writer.add_delete(&format!("{lock}/{SIMPLE}"), None)?;
+        }
+        if let Some(value) = value {
+            writer.add_set_data(&format!("{lock}/{VALUE}"), &value.text(), None)?;
+        }
+        match writer.commit().await {
+            Ok(_) => {
+                self.tidy(lock);
+                Ok(())
+            }
+            // The value was taken away by hand.
+            Err(MultiWriteError::OperationFailed { index: 1.., source: Error::NoNode }) if value.is_some() => {
+                Box::pin(self.free(node, None)).await
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Frees what stands for a grant, however long that takes; at the latest it goes with the session.
+    pub(super) async fn free_for_sure(self: Arc<Self>, node: String) {
+        while let Err(fault) = self.free(&node, None).await {
+            if fault.what() != What::AnswerLost {
+                return;
+            }
+            self.pause().await;
+        }
+    }
+
+    /// Takes away what is empty, where the server does not do so by itself. Nobody waits for it.
+    fn tidy(&self, lock: &str) {
+        if self.address.containers {
+            return;
+        }
+        let (ancestors, of_root) = self.address.root.ancestors(lock);
+        for path in ancestors.into_iter().skip(of_root).rev() {
+            // Sent at once, and refused if something is below it.
+            drop(self.client.delete(path, None));
+        }
+    }
+
+    /// Ends the session, and waits until the server knows.
+    pub(super) async fn close(self: Arc<Self>) {
+        let (context, limit) = (self.context.clone(), self.address.limit);
+        let mut states = self.client.state_watcher();
+        drop(self);
+        let closed = async {
+            while !states.changed().await.is_terminated() {}
+            Ok::<_, Error>(())
+        };
+        if within(&context, limit, closed).await.is_err() {
+            tracing::debug!("a session was not closed in time: it ends by itself");
+        }
+    }
+
+    pub(super) fn root(&self) -> &Root {
+        &self.address.root
+    }
+}
+
+pub(super) fn token(stat: &Stat) -> FencingToken {
+    FencingToken::new(stat.czxid.unsigned_abs())
+}
+
+fn unexpected(answer: Option<MultiReadResult>) -> Fault {
+    match answer {
+        Some(MultiReadResult::Error { err }) => err.into(),
+        other => Error::UnexpectedError(format!("an answer that is none: {other:?}")).into(),
+    }
+}

@@ -1,0 +1,377 @@
+//! `zookeeper:`, locks in a ZooKeeper that is there already, as that project's documentation describes them, and as other languages' recipes do
+//! it, so that they exclude each other.
+//!
+//! Recipes:
+//!
+//! - `sequential` (the default): an ephemeral, sequential node for each who holds or waits. The lowest that nobody before it conflicts with
+//!   holds; who waits watches the nearest before it that does, and nobody else.
+//! - `simple`: one ephemeral node, which all who wait watch.
+//!
+//! What must hold:
+//!
+//! - **A node carries the id of its grant**, so one whose answer was lost is found again, and not made twice.
+//! - **A grant ends with its session**, or when nobody renewed it for the session's timeout.
+//! - **Belief ends before the session can**: [`link`] says how that is known.
+//!
+//! What it assumes is in docs/engines/zookeeper.md.
+
+mod acquire;
+mod address;
+mod fault;
+mod link;
+mod look;
+mod paths;
+mod start;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::{BoxFuture, join_all};
+use tokio_util::task::TaskTracker;
+use zookeeper_client::{CreateMode, Error};
+
+use self::address::Address;
+use self::fault::{Fault, What};
+use self::link::{Link, within};
+use self::paths::VALUE;
+use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
+use crate::clock::BootTime;
+use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start};
+use crate::engines::details::Ourselves;
+use crate::engines::kept_value::KeptValue;
+use crate::engines::session::{HasSession, Held, InUse, Sessions};
+use crate::engines::stranger::ASK_ANOTHER;
+use crate::error::{
+    AcquireError, BreakError, ConnectError, EngineError, InspectError, Lost, LostReason, ReleaseError,
+    RememberError, RenewError, ValueError,
+};
+use crate::ids::GrantId;
+use crate::info::{LockInfo, Member};
+use crate::lease::{Term, Ttl};
+use crate::mode::{Mode, ModeSet};
+use crate::name::LockName;
+use crate::url::EngineUrl;
+
+/// The ways of locking with ZooKeeper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recipe {
+    /// A queue.
+    Sequential,
+    /// One node.
+    Simple,
+}
+
+impl Recipe {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "sequential" => Ok(Self::Sequential),
+            "simple" => Ok(Self::Simple),
+            _ => Err(format!("there is the recipe `sequential`, `simple`, and not `{text}`")),
+        }
+    }
+}
+
+/// The engine `zookeeper:`.
+#[derive(Debug)]
+pub struct ZooKeeperEngine {
+    address: Address,
+    sessions: Arc<Sessions<Link>>,
+    ourselves: Ourselves,
+    capabilities: Capabilities,
+    context: EngineContext,
+    /// What is undone in the background.
+    undoing: TaskTracker,
+}
+
+impl ZooKeeperEngine {
+    pub(crate) async fn open_url(
+        url: &EngineUrl<'_>,
+        context: EngineContext,
+    ) -> Result<Arc<dyn Engine>, ConnectError> {
+        let address = Address::parse(url)?;
+        let minimal = |recipe| Capabilities {
+            value: true,
+            remembers: true,
+            fencing: true,
+            breaking: Breaking::Force,
+            expiry: Expiry::Lease,
+            reach: Reach::Network,
+            ..Capabilities::minimal("zookeeper", recipe)
+        };
+        let capabilities = match address.recipe {
+            Recipe::Sequential => Capabilities {
+                modes: ModeSet::of(&Mode::ALL),
+                fair: true,
+                visible_waiters: true,
+                waking: Waking::One,
+                ..minimal("sequential")
+            },
+            Recipe::Simple => Capabilities { waking: Waking::All, ..minimal("simple") },
+        };
+        let engine = Self {
+            address,
+            sessions: Arc::default(),
+            ourselves: Ourselves::new(),
+            capabilities,
+            context,
+            undoing: TaskTracker::new(),
+        };
+        // Whether it is there, and lets us in.
+        let link = engine.link(Ttl::DEFAULT).await?;
+        let looked = async { link.client().check_stat("/").await };
+        within(&engine.context, engine.address.limit, looked).await.map_err(|fault| engine.told(fault))?;
+        drop(link);
+        Ok(Arc::new(engine))
+    }
+
+    fn now(&self) -> BootTime {
+        self.context.clock.now()
+    }
+
+    /// A fault in words.
+    fn told(&self, fault: Fault) -> EngineError {
+        fault.error(&self.address.hosts())
+    }
+
+    /// The session of this ttl.
+    async fn link(&self, ttl: Ttl) -> Result<InUse<Link>, EngineError> {
+        if let Some(link) = self.sessions.of(ttl, self.now()) {
+            return Ok(link);
+        }
+        let opening = self.sessions.open(ttl, self.now(), async |timeout| {
+            Link::open(&self.address, timeout, &self.context, &self.sessions).await
+        });
+        let opened = async { Ok::<_, Fault>(opening.await) };
+        // Others may be about to open one, which does not answer.
+        within(&self.context, self.address.limit * 2, opened).await.map_err(|fault| self.told(fault))?
+    }
+
+    async fn answer<T>(&self, asking: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+        within(&self.context, self.address.limit, asking).await
+    }
+
+    /// The session of a grant, and what stands for it.
+    fn held(&self, grant: &Grant) -> Option<(InUse<Link>, Held)> {
+        self.sessions.with(grant.id, grant.ttl, self.now())
+    }
+
+    /// Whether a grant stands, by a request that goes through the leader; and from when on it is believed in.
+    async fn confirm(&self, link: &InUse<Link>, grant: GrantId, node: &str) -> Result<Term, RenewError> {
+        let sent_at = self.now();
+        let checking = async {
+            let mut writer = link.client().new_multi_writer();
+            // Whoever breaks a lock changes its node.
+            writer.add_check_version(node, 0)?;
+            Ok(writer.commit().await.map(drop)?)
+        };
+        let lost = |reason| {
+            link.session().forget(grant);
+            RenewError::Lost(reason)
+        };
+        match self.answer(checking).await {
+            Ok(()) => {
+                let term = link.session().renewed(grant, link.confirmed_by(sent_at));
+                term.ok_or(RenewError::Lost(LostReason::Expired))
+            }
+            Err(fault) if fault.is(&Error::NoNode) => Err(lost(LostReason::Forgotten)),
+            // It stands until its holder lets go.
+            Err(fault) if fault.is(&Error::BadVersion) => Err(RenewError::Lost(LostReason::Broken)),
+            Err(fault) if fault.what() == What::SessionOver => Err(lost(LostReason::Disconnected)),
+            Err(fault) => Err(self.told(fault).into()),
+        }
+    }
+
+    /// Writes a value, or takes it away if there is nothing in it.
+    async fn put_value(&self, link: &Link, lock: &str, node: &str, value: &KeptValue) -> Result<(), Fault> {
+        let path = format!("{lock}/{VALUE}");
+        if value.bytes.is_empty() {
+            let mut writer = link.client().new_multi_writer();
+            writer.add_check_version(node, -1)?;
+            writer.add_delete(&path, None)?;
+            return match writer.commit().await.map_err(Fault::from) {
+                Err(fault) if fault.is(&Error::NoNode) => self.stands(link, node).await,
+                deleted => deleted.map(drop),
+            };
+        }
+        let lasting = CreateMode::Persistent.with_acls(self.address.acls());
+        match self.write_value(link, node, lock, value).await {
+            Err(fault) if fault.is(&Error::NoNode) => {
+                // Either the grant does not stand, or there was no value yet.
+                let mut writer = link.client().new_multi_writer();
+                writer.add_check_version(node, -1)?;
+                writer.add_create(&path, &value.text(), &lasting)?;
+                Ok(writer.commit().await.map(drop)?)
+            }
+            written => written,
+        }
+    }
+
+    /// Whether a node is there: `NoNode`, if it is not.
+    async fn stands(&self, link: &Link, node: &str) -> Result<(), Fault> {
+        match link.client().check_stat(node).await? {
+            Some(_) => Ok(()),
+            None => Err(Error::NoNode.into()),
+        }
+    }
+
+    async fn break_holders(&self, name: LockName, how: Break) -> Result<Vec<Member>, BreakError> {
+        let told = |fault| BreakError::Engine(self.told(fault));
+        let link = self.link(Ttl::DEFAULT).await?;
+        let lock = self.address.root.lock(&name);
+        let looking = async {
+            let seen = link.see_now(&lock).await?;
+            link.present(&lock, &seen).await
+        };
+        let (holders, _) = self.answer(looking).await.map_err(told)?;
+        let members: Vec<_> = holders.iter().map(|holder| holder.member.clone()).collect();
+        if members.is_empty() {
+            return Err(BreakError::NotHeld { name });
+        }
+        if how == Break::Ask && holders.iter().any(|holder| !holder.ours) {
+            return Err(BreakError::HolderKeepsIt { name, holders: members, advice: ASK_ANOTHER.into() });
+        }
+        let breaking = holders.iter().map(async |holder| {
+            let broken = match how {
+                // It finds its node changed.
+                Break::Ask => link.client().set_data(&holder.node, &holder.data, None).await.map(drop)?,
+                Break::Force => link.free(&holder.node, None).await?,
+            };
+            Ok::<_, Fault>(broken)
+        });
+        for broken in self.answer(async { Ok(join_all(breaking).await) }).await.map_err(told)? {
+            match broken {
+                // It let go meanwhile.
+                Err(fault) if fault.is(&Error::NoNode) => {}
+                broken => broken.map_err(told)?,
+            }
+        }
+        Ok(members)
+    }
+}
+
+impl Engine for ZooKeeperEngine {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn place(&self) -> String {
+        self.address.place()
+    }
+
+    fn acquire(
+        self: Arc<Self>,
+        request: AcquireRequest,
+    ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
+        Box::pin(self.wait_for(request))
+    }
+
+    fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>> {
+        Box::pin(async move {
+            let (link, held) = self.held(&grant).ok_or(RenewError::Lost(LostReason::Disconnected))?;
+            self.confirm(&link, grant.id, &held.node).await
+        })
+    }
+
+    fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>> {
+        Box::pin(async move {
+            let not_held = |reason| Err(ReleaseError::NotHeld(reason));
+            let Some((link, held)) = self.held(&grant) else { return not_held(LostReason::Disconnected) };
+            let value = held.marked.map(KeptValue::unmarked).filter(|value| !value.bytes.is_empty());
+            match self.answer(link.free(&held.node, value.as_ref())).await {
+                Ok(()) => {
+                    link.session().forget(grant.id);
+                    Ok(())
+                }
+                Err(fault) if fault.is(&Error::NoNode) => {
+                    link.session().forget(grant.id);
+                    not_held(LostReason::Forgotten)
+                }
+                Err(fault) if fault.what() == What::SessionOver => not_held(LostReason::Disconnected),
+                Err(fault) => Err(self.told(fault).into()),
+            }
+        })
+    }
+
+    fn set_value(self: Arc<Self>, grant: Grant, bytes: Bytes) -> BoxFuture<'static, Result<(), ValueError>> {
+        Box::pin(async move {
+            let lost = |reason| ValueError::Lost(Lost { name: grant.name.clone(), reason });
+            let (link, held) = self.held(&grant).ok_or_else(|| lost(LostReason::Disconnected))?;
+            let (lock, value) = (self.address.root.lock(&grant.name), KeptValue::written(bytes, grant.id));
+            // Before it is sent: a release that follows is done after it, and must know of it.
+            link.session().mark(grant.id, value.clone());
+            match self.answer(self.put_value(&link, &lock, &held.node, &value)).await {
+                Ok(()) => Ok(()),
+                Err(fault) if fault.is(&Error::NoNode) => Err(lost(LostReason::Forgotten)),
+                Err(fault) if fault.what() == What::SessionOver => Err(lost(LostReason::Disconnected)),
+                Err(fault) => Err(self.told(fault).into()),
+            }
+        })
+    }
+
+    fn remember(
+        self: Arc<Self>,
+        grant: Grant,
+        start: Start,
+    ) -> BoxFuture<'static, Result<Remembered, RememberError>> {
+        Box::pin(async move {
+            let lost = |reason| RememberError::Lost(Lost { name: grant.name.clone(), reason });
+            let (link, held) = self.held(&grant).ok_or_else(|| lost(LostReason::Disconnected))?;
+            let lock = self.address.root.lock(&grant.name);
+            match self.answer(self.note(&link, &lock, &held.node, start)).await {
+                Ok(Some(remembered)) => Ok(remembered),
+                Ok(None) => Err(lost(LostReason::Forgotten)),
+                Err(fault) if fault.what() == What::SessionOver => Err(lost(LostReason::Disconnected)),
+                Err(fault) => Err(self.told(fault).into()),
+            }
+        })
+    }
+
+    fn recall(
+        self: Arc<Self>,
+        name: LockName,
+        window: Duration,
+    ) -> BoxFuture<'static, Result<Option<Duration>, InspectError>> {
+        Box::pin(async move {
+            let link = self.link(Ttl::DEFAULT).await?;
+            let lock = self.address.root.lock(&name);
+            let ago = self.answer(self.last_start(&link, &lock)).await.map_err(|fault| self.told(fault))?;
+            Ok(ago.filter(|ago| *ago < window))
+        })
+    }
+
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<'static, Result<LockInfo, InspectError>> {
+        Box::pin(async move {
+            let link = self.link(Ttl::DEFAULT).await?;
+            Ok(self.answer(link.inspect(name)).await.map_err(|fault| self.told(fault))?)
+        })
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<'static, Result<Vec<LockInfo>, InspectError>> {
+        Box::pin(async move {
+            let link = self.link(Ttl::DEFAULT).await?;
+            Ok(self.answer(link.list(&prefix)).await.map_err(|fault| self.told(fault))?)
+        })
+    }
+
+    fn break_lock(
+        self: Arc<Self>,
+        name: LockName,
+        how: Break,
+    ) -> BoxFuture<'static, Result<Vec<Member>, BreakError>> {
+        Box::pin(async move { self.break_holders(name, how).await })
+    }
+
+    fn close(self: Arc<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            self.undoing.close();
+            let undone = async {
+                self.undoing.wait().await;
+                Ok(())
+            };
+            // What is left goes with its session.
+            let _ = self.answer(undone).await;
+            join_all(self.sessions.all().into_iter().map(Link::close)).await;
+        })
+    }
+}

@@ -1,0 +1,75 @@
+//! `zookeeper:` is held to the contract by both of its recipes, on one server and on three.
+
+use std::net::SocketAddr;
+
+use tenure::Client;
+use tenure::contract::{Network, Subject};
+use tenure_testkit::{ZooKeeper, ZooKeeperCluster};
+
+use crate::proxies::Proxies;
+
+/// A subject: where its servers are, and how it is used.
+macro_rules! subject {
+    ($(#[$doc:meta])* $name:ident, $module:ident, $servers:expr, $recipe:literal beside $other:literal) => {
+        $(#[$doc])*
+        struct $name;
+
+        impl Subject for $name {
+            async fn start() -> Self {
+                Self
+            }
+
+            fn address(&self) -> String {
+                url(&hosts($servers), $recipe)
+            }
+
+            fn other_recipes(&self) -> Vec<String> {
+                vec![url(&hosts($servers), $other)]
+            }
+
+            fn network(&self) -> Option<Box<dyn Network>> {
+                Some(Box::new(Proxies::before($servers, |hosts| url(hosts, $recipe))))
+            }
+
+            async fn connect(address: &str) -> Client {
+                Client::connect(address).await.unwrap()
+            }
+        }
+
+        tenure::contract_suite!($module, $name);
+    };
+}
+
+fn hosts(servers: Vec<SocketAddr>) -> String {
+    servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// A request may take longer than a slow machine takes to answer, and not longer than can be waited for.
+fn url(hosts: &str, recipe: &str) -> String {
+    format!("zookeeper://{hosts}/contract?recipe={recipe}&tick_ms=500&timeout_ms=3000")
+}
+
+fn one() -> Vec<SocketAddr> {
+    vec![ZooKeeper::shared().addr()]
+}
+
+fn three() -> Vec<SocketAddr> {
+    ZooKeeperCluster::shared().members().iter().map(|member| member.addr()).collect()
+}
+
+subject! {
+    /// A queue, on one server.
+    Sequential, sequential, one(), "sequential" beside "simple"
+}
+subject! {
+    /// One node, on one server.
+    Simple, simple, one(), "simple" beside "sequential"
+}
+subject! {
+    /// A queue, on three servers.
+    SequentialOnThree, sequential_on_three, three(), "sequential" beside "simple"
+}
+subject! {
+    /// One node, on three servers.
+    SimpleOnThree, simple_on_three, three(), "simple" beside "sequential"
+}
