@@ -18,6 +18,8 @@ Engines:
   redlock   Redlock by hand, and the crate rslock, on five
   mysql     the SQL of `table`, `row` and `named` by hand, on one MariaDB each
   postgres  the SQL of `table`, `row` and `advisory` by hand, on one PostgreSQL each
+  zookeeper the nodes of `sequential` and `simple` by hand, and the client crate's own lock, on one and on three
+  etcd      keys under a lease by hand, on one and on three
 
 Options:
   --rounds N   rounds of each contender, interleaved [default: 5]
@@ -28,6 +30,7 @@ Examples:
   cargo xtask bench file
   cargo xtask bench redis redlock
   cargo xtask bench mysql postgres --seconds 1
+  cargo xtask bench zookeeper etcd
   cargo xtask bench command
   cargo xtask bench file --rounds 3 --seconds 1
 ";

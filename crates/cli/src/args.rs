@@ -47,7 +47,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
-    /// The engine, as `file:/var/lib/myapp/locks`, `redis://host:6379/0` or `postgres://user@host/database`; `file:` below the user's state directory if nothing is said
+    /// The engine, as `file:/var/lib/myapp/locks`, `redis://host:6379/0`, `postgres://user@host/database` or `zookeeper://a,b,c/locks`; `file:` below the user's state directory if nothing is said
     #[arg(long, global = true, env = "TENURE_URL", hide_env_values = true, value_name = "URL", value_hint = ValueHint::Url)]
     pub(crate) url: Option<String>,
 

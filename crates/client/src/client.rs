@@ -37,6 +37,9 @@ impl Client {
     /// | `file:/var/lib/myapp/locks` | that directory, which is created if it is not there |
     /// | `redis://user:password@host:6379/0` | a Redis; `rediss:` by TLS. Options: `fair=true`, `prefix`, `timeout_ms`, `ca`, `cert`, `key` |
     /// | `redlock://host1,host2,host3` | a majority of several; `redlocks:` by TLS. Options: `fencing=true`, and the others but `fair` |
+    /// | `postgres://user@host/database`, `mysql://user@host/database` | a database. Options: `recipe`, `table`, `connections`, `timeout_ms`, `tls`, `ca`, `cert`, `key` |
+    /// | `zookeeper://user:password@host1,host2,host3/root` | a ZooKeeper. Options: `recipe`, `tick_ms`, `timeout_ms`, `containers` |
+    /// | `etcd://user:password@host1,host2,host3` | an etcd; `etcds:` by TLS. Options: `prefix`, `timeout_ms`, `ca`, `cert`, `key` |
     ///
     /// What each can do, and what it assumes for that, is in `docs/guarantees.md` and `docs/engines`.
     ///

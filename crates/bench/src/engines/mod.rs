@@ -1,5 +1,6 @@
 //! The contenders of each engine: bare recipes first, then other crates, ours last.
 
+mod etcd;
 mod file;
 mod mysql;
 mod postgres;
@@ -9,6 +10,7 @@ mod redlock;
 mod rslock;
 mod sql;
 mod tenure;
+mod zookeeper;
 
 use std::any::Any;
 
@@ -16,13 +18,15 @@ use anyhow::Result;
 
 use crate::workload::Contender;
 
-pub(crate) const NAMES: [&str; 5] = ["file", "redis", "redlock", "mysql", "postgres"];
+pub(crate) const NAMES: [&str; 7] = ["file", "redis", "redlock", "mysql", "postgres", "zookeeper", "etcd"];
 
-/// What is measured of an engine, one after the other: its recipes, if there are several that have nothing in common.
+/// What is measured of an engine, one after the other: its recipes, if there are several that have nothing in common, or on how many servers.
 pub(crate) fn recipes(engine: &str) -> &'static [&'static str] {
     match engine {
         "mysql" => &["table", "row", "named"],
         "postgres" => &["table", "row", "advisory"],
+        "zookeeper" => &["sequential", "simple", "sequential on three servers"],
+        "etcd" => &["one server", "three servers"],
         _ => &[""],
     }
 }
@@ -42,6 +46,8 @@ pub(crate) async fn start(engine: &str, recipe: &str) -> Result<Lineup> {
         "redlock" => redlock::lineup().await,
         "mysql" => mysql::lineup(recipe).await,
         "postgres" => postgres::lineup(recipe).await,
+        "zookeeper" => zookeeper::lineup(recipe).await,
+        "etcd" => etcd::lineup(recipe).await,
         _ => unreachable!("engines are checked against their names"),
     }
 }
