@@ -32,6 +32,7 @@
 //! | any other server as a supervised child | [`Process`] |
 //! | a free port | [`free_port`] |
 //! | a network that is cut, severed, or loses answers | [`Proxy`] |
+//! | a client whose packets are lost, and not only held back | [`Netns`] |
 //! | a wall clock that jumps | [`Server::step_clock`], and [`Faketime`] for other servers |
 //! | a terminal that somebody types on | [`Terminal`] |
 //! | a disk that is full | [`SmallDisk`] |
@@ -53,6 +54,7 @@ mod faketime;
 mod family;
 mod guard;
 mod mariadb;
+mod netns;
 mod pgbouncer;
 mod port;
 mod postgres;
@@ -75,6 +77,7 @@ pub use disk::SmallDisk;
 pub use etcd::{Etcd, EtcdBuilder, EtcdCluster, EtcdClusterBuilder};
 pub use faketime::Faketime;
 pub use mariadb::{MariaDb, MariaDbBuilder};
+pub use netns::Netns;
 pub use pgbouncer::{PgBouncer, Pooling};
 pub use port::free_port;
 pub use postgres::{Postgres, PostgresBuilder};

@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Range;
 use std::process;
 use std::sync::{Mutex, PoisonError};
@@ -33,14 +33,14 @@ struct Ports {
 ///
 /// If there is none.
 pub fn free_port() -> u16 {
-    let (listener, port) = listen_on_free_port();
+    let (listener, port) = listen_on_free_port(Ipv4Addr::LOCALHOST.into());
     stop_listening(&listener);
     port
 }
 
-/// A listener on a free port, for those who listen themselves.
-pub(crate) fn listener() -> TcpListener {
-    listen_on_free_port().0
+/// A listener on a free port of this address, for those who listen themselves.
+pub(crate) fn listener_on(addr: IpAddr) -> TcpListener {
+    listen_on_free_port(addr).0
 }
 
 /// Ends the listening at once, for everybody who holds the socket.
@@ -51,7 +51,7 @@ pub(crate) fn stop_listening(listener: &TcpListener) {
     shutdown(listener, Shutdown::Both).expect("a socket that listens can be told to end");
 }
 
-fn listen_on_free_port() -> (TcpListener, u16) {
+fn listen_on_free_port(addr: IpAddr) -> (TcpListener, u16) {
     // A thread that panicked in here left a set that is at worst one port too large.
     let mut handed_out = HANDED_OUT.lock().unwrap_or_else(PoisonError::into_inner);
     let ports = handed_out.get_or_insert_with(Ports::new);
@@ -60,12 +60,12 @@ fn listen_on_free_port() -> (TcpListener, u16) {
         if ports.taken.contains(&port) {
             continue;
         }
-        if let Ok(listener) = TcpListener::bind(loopback(port)) {
+        if let Ok(listener) = TcpListener::bind((addr, port)) {
             ports.taken.insert(port);
             return (listener, port);
         }
     }
-    panic!("no port is free on 127.0.0.1 between {} and {}", ports.range.start, ports.range.end);
+    panic!("no port is free on {addr} between {} and {}", ports.range.start, ports.range.end);
 }
 
 /// `port` on 127.0.0.1.
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn who_stops_listening_is_not_kept_by_a_copy_of_the_socket() {
-        let listener = listener();
+        let listener = listener_on(Ipv4Addr::LOCALHOST.into());
         let addr = listener.local_addr().unwrap();
         let copy = listener.try_clone().unwrap();
         stop_listening(&listener);

@@ -87,13 +87,14 @@ pub(crate) fn through(outer: &str, options: &[&OsStr], inner: &Command) -> Comma
 /// The Debian package of a program, where it is called otherwise.
 fn package_of(program: &str) -> &str {
     match program {
-        "setpriv" | "ipcrm" => "util-linux",
+        "setpriv" | "ipcrm" | "unshare" | "nsenter" => "util-linux",
         "postgres" | "initdb" => "postgresql",
         "psql" => "postgresql-client",
         "mariadbd" | "mariadb-install-db" => "mariadb-server",
         "mariadb" => "mariadb-client",
         "umount" => "mount",
         "env" | "install" | "timeout" => "coreutils",
+        "ip" => "iproute2",
         "node" => "nodejs",
         "java" => "default-jre-headless",
         "etcd" => "etcd-server",

@@ -8,7 +8,7 @@ mod gate;
 mod link;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -43,9 +43,20 @@ struct Connection {
 }
 
 impl Proxy {
-    /// Starts a proxy before `server`, on a free port.
+    /// Starts a proxy before `server`, on a free port of 127.0.0.1.
     pub fn to(server: SocketAddr) -> Self {
-        let listener = port::listener();
+        Self::listening_on(Ipv4Addr::LOCALHOST.into(), server)
+    }
+
+    /// Starts a proxy before `server`, on a free port of this address of the machine, such as
+    /// [`Netns::host_addr`](crate::Netns::host_addr).
+    ///
+    /// # Panics
+    ///
+    /// If the machine has no such address.
+    #[track_caller]
+    pub fn listening_on(addr: IpAddr, server: SocketAddr) -> Self {
+        let listener = port::listener_on(addr);
         listener.set_nonblocking(true).expect("a listener may be asked not to block");
         let addr = listener.local_addr().expect("a listener has an address");
         let shared = Arc::new(Shared {
