@@ -44,8 +44,8 @@ const NEEDED: &[Package] = &[
     package("util-linux", "setpriv: servers that die with their test, programs that are not root"),
     package("mount", "disks that are full"),
     package("bash", "a shell with job control, on terminals that tests type on"),
-    package("python3-venv", "Redis locks of Python, beside ours"),
-    package("nodejs", "Redis locks of JavaScript, beside ours").unless("node"),
+    package("python3-venv", "locks of Python, beside ours"),
+    package("nodejs", "locks of JavaScript, beside ours").unless("node"),
     // The package of nodesource has npm in it, and cannot stand beside Debian's.
     package("npm", "what those are installed with").unless("npm"),
     package("hyperfine", "the benchmark of the command"),

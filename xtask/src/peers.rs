@@ -1,5 +1,5 @@
-//! The Redis locks of other languages that the engine `redis:` is tested beside, in `target/peers`: a virtual
-//! environment of Python, and a folder with packages for node.
+//! The locks of other languages that the engines `redis:` and `zookeeper:` are tested beside, in `target/peers`:
+//! one virtual environment of Python for all of them, and a folder with packages for node.
 //!
 //! Their versions are pinned by hashes, in files beside the programs that use them. What is there and was made
 //! from the same files is left alone, so that the network is needed once, and not again.
@@ -11,8 +11,13 @@ use std::process::Command;
 use crate::packages;
 use crate::step::{self, Outcome, root};
 
-/// The programs, and what they need.
-const PROGRAMS: &str = "crates/client/tests/redis/peers";
+/// What the programs of Python need, a file for each engine. They share an environment, and so a version.
+const REQUIREMENTS: [&str; 2] = [
+    "crates/client/tests/redis/peers/requirements.txt",
+    "crates/client/tests/zookeeper/peers/requirements.txt",
+];
+/// The programs of node, and what they need.
+const NODE_PROGRAMS: &str = "crates/client/tests/redis/peers";
 /// What says, in each folder, what it was made from. It is written last: without it, the folder is half-made.
 const STAMP: &str = "made-from";
 /// What to do where a program is missing.
@@ -27,22 +32,24 @@ pub(crate) fn ensure() -> Outcome {
 
 fn ensure_python(folder: &Path) -> Outcome {
     let (python, version) = find_python()?;
-    let requirements = format!("{PROGRAMS}/requirements.txt");
+    let requirements = REQUIREMENTS.into_iter().map(read).collect::<Result<String, _>>()?;
     // What is installed for one version of Python is not found by another.
-    let made_from = format!("{version}\n{}", read(&requirements)?);
+    let made_from = format!("{version}\n{requirements}");
     make("the Python packages", folder, &made_from, || {
         step::run(Command::new(python).args(["-m", "venv"]).arg(folder))?;
         let mut pip = Command::new(folder.join("bin/python"));
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]);
-        pip.args(["--only-binary", ":all:", "--require-hashes", "--requirement", &requirements]);
-        step::run(pip.current_dir(root())).map_err(|error| fetched_from("PyPI", &requirements, &error))
+        pip.args(["--only-binary", ":all:", "--require-hashes"]);
+        pip.args(REQUIREMENTS.iter().flat_map(|file| ["--requirement", file]));
+        step::run(pip.current_dir(root()))
+            .map_err(|error| fetched_from("PyPI", &REQUIREMENTS.join(" and "), &error))
     })
 }
 
 fn ensure_node(folder: &Path) -> Outcome {
     let [manifest, lock] = ["package.json", "package-lock.json"];
     let (in_manifest, in_lock) =
-        (read(&format!("{PROGRAMS}/{manifest}"))?, read(&format!("{PROGRAMS}/{lock}"))?);
+        (read(&format!("{NODE_PROGRAMS}/{manifest}"))?, read(&format!("{NODE_PROGRAMS}/{lock}"))?);
     make("the node packages", folder, &format!("{in_manifest}{in_lock}"), || {
         for program in ["node", "npm"] {
             if !packages::runs(program) {
@@ -56,7 +63,7 @@ fn ensure_node(folder: &Path) -> Outcome {
         let mut npm = Command::new("npm");
         npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"]);
         step::run(npm.current_dir(folder))
-            .map_err(|error| fetched_from("npm's registry", &format!("{PROGRAMS}/{lock}"), &error))
+            .map_err(|error| fetched_from("npm's registry", &format!("{NODE_PROGRAMS}/{lock}"), &error))
     })
 }
 
@@ -95,7 +102,7 @@ fn make(what: &str, folder: &Path, made_from: &str, work: impl FnOnce() -> Outco
 
 fn fetched_from(registry: &str, named_in: &str, error: &str) -> String {
     format!(
-        "{error}. This fetches from {registry} what {named_in} names, and needs a network that reaches it"
+        "{error}. This fetches from {registry} what is named in {named_in}, and needs a network that reaches it"
     )
 }
 
