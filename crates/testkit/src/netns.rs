@@ -75,6 +75,8 @@ impl Netns {
         let comm = format!("/proc/{}/comm", keeper.pid());
         // By then it has done everything else.
         keeper.wait_until_ready(|| fs::read_to_string(&comm).is_ok_and(|name| name.trim_end() == "sleep"));
+        // It has nothing more to say, and a folder would stay if this process is killed.
+        keeper.remove_folder();
 
         let number = add_cards(keeper.pid());
         let [outside, inside] = [1, 2].map(|host| Ipv4Addr::from(FIRST_ADDRESS + 4 * number + host));

@@ -174,7 +174,7 @@ impl Process {
         self.child = spawn(&self.name, &self.command, &log_of(&self.folder));
     }
 
-    /// Removes the folder now, for a process that is never dropped and needs no folder.
+    /// Removes the folder now, for a process that may never be dropped and needs no folder.
     pub(crate) fn remove_folder(&self) {
         let _ = fs::remove_dir_all(self.folder.path());
     }

@@ -1,6 +1,9 @@
 //! What ZooKeeper and etcd promise: the life of each, and of each member of a cluster, is in the hands of the test.
 
+use std::env;
+use std::io::{self, BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -181,6 +184,53 @@ fn the_shared_coordinators_are_one_and_the_same() {
     assert_eq!((ZooKeeper::shared().port(), Etcd::shared().port()), ports);
     assert_eq!(ZooKeeper::shared().command("ruok"), "imok");
     assert_eq!(Etcd::shared().ctl(&["get", "nothing"]), "");
+}
+
+const HELPER: &str = "helper_that_starts_coordinators_and_waits_to_be_killed";
+const AS_HELPER: &str = "TENURE_TESTKIT_COORDINATORS_HELPER";
+
+#[test]
+fn nothing_is_left_when_the_process_that_started_the_coordinators_is_killed() {
+    let mut helper = Command::new(env::current_exe().unwrap())
+        .args(["--exact", HELPER, "--nocapture"])
+        .env(AS_HELPER, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(helper.stdout.take().unwrap()).lines();
+    let told: Vec<(PathBuf, SocketAddr)> = lines
+        .map(Result::unwrap)
+        .filter_map(|line| {
+            let (folder, addr) = line.split_once("folder=")?.1.split_once(' ')?;
+            Some((folder.into(), addr.parse().unwrap()))
+        })
+        .take(4)
+        .collect();
+    assert!(told.iter().all(|(folder, addr)| folder.exists() && !is_deaf(*addr)));
+
+    helper.kill().unwrap();
+    helper.wait().unwrap();
+    for (folder, addr) in told {
+        eventually("the helper's servers to die", || is_deaf(addr));
+        eventually("their folders to vanish", || !folder.exists());
+    }
+}
+
+/// Not a test by itself: it does something only when the test above runs it.
+#[test]
+fn helper_that_starts_coordinators_and_waits_to_be_killed() {
+    if env::var_os(AS_HELPER).is_none() {
+        return;
+    }
+    let (mut zookeeper, mut etcd) = (ZooKeeper::start(), Etcd::start());
+    zookeeper.pause();
+    etcd.pause();
+    for server in [&**ZooKeeper::shared(), &**Etcd::shared(), &*zookeeper, &*etcd] {
+        println!("folder={} {}", server.folder().display(), server.addr());
+    }
+    // Waits to be killed, or for the end of the test that should have done it.
+    let _ = io::stdin().read_line(&mut String::new());
 }
 
 #[test]
