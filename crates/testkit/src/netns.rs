@@ -44,6 +44,12 @@ ipv6=/proc/sys/net/ipv6/conf/default/disable_ipv6
 if [ -e $ipv6 ]; then echo 1 >$ipv6; fi
 exec sleep infinity";
 
+/// What a program is run through, once it is sure to die with its parent. A parent that has died before it was
+/// asked would not be noticed any more, and the program would keep the network for ever.
+const UNLESS_ORPHAN: &str = "\
+if [ \"$PPID\" != \"$0\" ]; then echo 'not started by the process that has the network' >&2; exit 1; fi
+exec \"$@\"";
+
 /// A network of a test's own. It is removed when this is dropped, or when the test dies in whatever way.
 #[derive(Debug)]
 pub struct Netns {
@@ -90,16 +96,18 @@ impl Netns {
     /// A command that runs `program` in this network. It reaches the machine under [`Netns::host_addr`], and
     /// nobody else.
     ///
-    /// It dies with the thread that starts it, which is right for a client of one test. One that outlives the
-    /// thread is given to [`Process::start`], and then dies with the test process.
+    /// It is to be started by this process itself, and dies with the thread that did so, which is right for a
+    /// client of one test. One that outlives the thread is given to [`Process::start`], and then dies with the
+    /// test process.
     ///
     /// # Panics
     ///
     /// If the program is not installed, with advice on how to change that.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let command = Command::new(program::require(program));
-        let command = program::through("setpriv", &["--pdeathsig", "KILL", "--"].map(OsStr::new), &command);
-        self.inside(&command)
+        let mut command = Command::new(program::require("sh"));
+        command.args(["-c", UNLESS_ORPHAN, &process::id().to_string()]).arg(program::require(program));
+        let options = ["--pdeathsig", "KILL", "--"].map(OsStr::new);
+        self.inside(&program::through("setpriv", &options, &command))
     }
 
     /// The address of the machine in this network. The kit's servers listen on loopback only:
