@@ -1,0 +1,471 @@
+//! How a lock is got, and waited for.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{
+    Compare, CompareOp, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
+    TxnOpResponse, TxnResponse,
+};
+
+use super::EtcdEngine;
+use super::fault::{Fault, What};
+use super::keys::{self, Found, Keys};
+use super::lease::Lease;
+use super::undo::{Left, Undo, leave};
+use super::watches::Woken;
+use crate::engine::{AcquireRequest, Granted, WaitUntil};
+use crate::engines::kept_value::KeptValue;
+use crate::engines::queue::{Entry, Queue};
+use crate::engines::session::{HasSession, InUse};
+use crate::error::AcquireError;
+use crate::ids::GrantId;
+use crate::mode::Mode;
+use crate::random;
+use crate::token::FencingToken;
+use crate::value::Value;
+
+/// So many of the queue are looked at first: those who came last before. If there is no conflict among them, all are.
+const NEAREST: i64 = 9;
+
+/// Nobody relies on a watch alone: around this often, who waits looks whether both are still there, itself and the one that it waits for.
+const LOOK_AGAIN: Duration = Duration::from_secs(15);
+
+/// The pause before somebody looks who was not told what it wanted to know.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long somebody who has gone away still waits for an answer, to know what there is to undo.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
+/// What has been done for a request so far.
+struct Attempt {
+    keys: Keys,
+    /// Its own key.
+    key: String,
+    lease: Option<InUse<Lease>>,
+    place: Place,
+    /// The value as it was found, if it may be marked as this request's own.
+    value: Option<Left>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Its key was not asked for, or is gone.
+    None,
+    /// Whether its key is there is not known.
+    Unknown,
+    /// Its key was there.
+    Taken,
+}
+
+impl Attempt {
+    /// It is not in the queue any more: the next try begins with nothing.
+    fn without_place(&mut self) -> Option<Granted> {
+        self.place = Place::None;
+        self.value = None;
+        None
+    }
+}
+
+/// What is seen of a lock at one moment.
+struct Seen {
+    queue: Queue,
+    /// Whether all are in it who came before.
+    all: bool,
+    value: Found,
+    /// The moment.
+    revision: i64,
+}
+
+impl EtcdEngine {
+    pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
+        let keys = self.keys(&request.name)?;
+        let key = keys.entry(request.grant, request.mode);
+        let mut attempt = Attempt { keys, key, lease: None, place: Place::None, value: None };
+        loop {
+            match self.queue_once(&request, &mut attempt).await {
+                Ok(Some(granted)) => return Ok(granted),
+                // It lost its place, or its lease ended: from the beginning.
+                Ok(None) => {}
+                Err(error) => {
+                    Box::pin(self.undo(attempt, &request)).await;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// From the end of the queue to its front; nothing, if its place was lost on the way.
+    async fn queue_once(
+        self: &Arc<Self>,
+        request: &AcquireRequest,
+        attempt: &mut Attempt,
+    ) -> Result<Option<Granted>, AcquireError> {
+        let lease = self.lease(request).await?;
+        let of = attempt.lease.insert(lease).clone();
+        let Some((token, mut seen)) = self.enter(request, attempt, &of).await? else { return Ok(None) };
+        if seen.queue.place(request.grant).is_none() {
+            // It came before, and many after it.
+            seen = self.look(attempt, token, Some(NEAREST)).await?;
+        }
+        loop {
+            let Some(place) = seen.queue.place(request.grant) else { return Ok(attempt.without_place()) };
+            let Some(before) = seen.queue.waits_for(place) else {
+                if !seen.all {
+                    seen = self.look(attempt, token, None).await?;
+                    continue;
+                }
+                return self.grant(request, attempt, &of, token, seen).await;
+            };
+            if request.wait.is_over(self.now()) {
+                return Err(request.not_got());
+            }
+            if !self.wait_behind(request, attempt, &of, token, before, seen.revision).await? {
+                return Ok(attempt.without_place());
+            }
+            seen = self.look(attempt, token, Some(NEAREST)).await?;
+        }
+    }
+
+    /// A lease for this request, and the session that it is.
+    async fn lease(self: &Arc<Self>, request: &AcquireRequest) -> Result<InUse<Lease>, AcquireError> {
+        if let Some(present) = self.keeper.sessions.of(request.ttl, self.now()) {
+            return Ok(present);
+        }
+        let (keeper, ttl) = (self.keeper.clone(), request.ttl);
+        // By a task of its own: those who wait for the same lease must not wait for somebody who does not go on.
+        let opening = self.context.runtime.spawn(async move {
+            let now = keeper.now();
+            keeper.sessions.open(ttl, now, async |ttl| keeper.open(ttl).await).await
+        });
+        let opened =
+            async { opening.await.unwrap_or_else(|_| Err(Fault::no_answer("the client was closed".into()))) };
+        let ends = self.now() + self.link.limit();
+        let opened = self.link.until("etcd", ends, opened);
+        let opened = request.cancel.run_until_cancelled(opened).await;
+        Ok(opened.ok_or_else(|| request.not_got())??)
+    }
+
+    /// Puts a key at the end of the queue; with the token that it is, and what is seen from there.
+    async fn enter(
+        &self,
+        request: &AcquireRequest,
+        attempt: &mut Attempt,
+        lease: &Arc<Lease>,
+    ) -> Result<Option<(i64, Seen)>, AcquireError> {
+        let mut compared = if matches!(request.wait, WaitUntil::Try) {
+            // Who does not wait does not stand in anybody's way either: only if nobody is there, it puts its key.
+            Condition::Nobody
+        } else {
+            Condition::NotYet
+        };
+        loop {
+            attempt.place = Place::Unknown;
+            let asking = self.link.txn(self.entering(request, attempt, lease, compared));
+            let answer = match self.last_word(request, asking).await {
+                None => return Err(request.not_got()),
+                Some(Err(fault)) if fault.what == What::LeaseGone => {
+                    // Nothing stands under it.
+                    attempt.place = Place::None;
+                    lease.lost();
+                    return Ok(None);
+                }
+                Some(Err(fault)) => {
+                    if !fault.what.is_silence() {
+                        attempt.place = Place::None;
+                    }
+                    return Err(fault.into());
+                }
+                Some(Ok(answer)) => answer.answer,
+            };
+            let Entered { mine, undone, seen } = Entered::read(&answer, attempt)?;
+            attempt.place = if mine.is_some() { Place::Taken } else { Place::None };
+            return match mine {
+                Some((token, under)) if under == lease.id => Ok(Some((token, seen))),
+                // It is left from a lease that has ended for us.
+                Some(_) => {
+                    leave(&self.link, &attempt.key, None).await?;
+                    attempt.place = Place::None;
+                    Ok(None)
+                }
+                None if undone => Err(request.not_got()),
+                None => {
+                    // Those who are there may all go together with this one, or be other locks.
+                    let (seen, all) = (seen.queue.entries(), seen.all);
+                    let compatible = |entry: &Entry| entry.mode.compatible_with(request.mode);
+                    let goes = seen.iter().all(compatible)
+                        && (all || self.look(attempt, 0, None).await?.queue.entries().iter().all(compatible));
+                    if !goes {
+                        return Err(request.not_got());
+                    }
+                    compared = Condition::NotYet;
+                    continue;
+                }
+            };
+        }
+    }
+
+    fn entering(
+        &self,
+        request: &AcquireRequest,
+        attempt: &Attempt,
+        lease: &Lease,
+        condition: Condition,
+    ) -> Txn {
+        let Attempt { keys, key, .. } = attempt;
+        let gone = keys::gone(&self.address.prefix, request.grant);
+        let details = self.ourselves.details(request, self.context.clock.wall(), None);
+        let text = format!("{} {details}", request.owner);
+        let not_there = |key: &str| Compare::create_revision(key, CompareOp::Equal, 0);
+        let not_yet = match condition {
+            Condition::NotYet => not_there(key),
+            Condition::Nobody => not_there(&keys.below).with_prefix(),
+        };
+        let look = [nearest(&keys.below, 0, Some(NEAREST)), TxnOp::get(keys.value.as_str(), None)];
+        let put = TxnOp::put(key.as_str(), text, Some(PutOptions::new().with_lease(lease.id)));
+        let own = GetOptions::new().with_keys_only();
+        let already = [TxnOp::get(key.as_str(), Some(own.clone())), TxnOp::get(gone.as_str(), Some(own))];
+        Txn::new()
+            .when([not_yet, not_there(&gone)])
+            .and_then([&[put], &look[..]].concat())
+            .or_else([&already[..], &look].concat())
+    }
+
+    /// Who is in the queue now, up to this place (all, if that is 0), and the value.
+    async fn look(&self, attempt: &Attempt, up_to: i64, most: Option<i64>) -> Result<Seen, Fault> {
+        let Keys { below, value, .. } = &attempt.keys;
+        let looking = Txn::new().and_then([nearest(below, up_to, most), TxnOp::get(value.as_str(), None)]);
+        let answer = self.link.txn(looking).await?.answer;
+        Seen::read(&attempt.keys, revision(&answer), &gets(&answer))
+    }
+
+    /// Waits until the one is gone that it waits for, or it is worth a look. False, if its own place is lost.
+    async fn wait_behind(
+        &self,
+        request: &AcquireRequest,
+        attempt: &Attempt,
+        lease: &Lease,
+        token: i64,
+        before: &Entry,
+        seen_at: i64,
+    ) -> Result<bool, AcquireError> {
+        let clock = &self.context.clock;
+        let its_key = attempt.keys.seen(before);
+        let mut watched = self.watches.watch(its_key.clone(), seen_at + 1);
+        loop {
+            let look_at = request.wait.or_at(self.now() + random::jittered(LOOK_AGAIN));
+            tokio::select! {
+                biased;
+                () = request.cancel.cancelled() => return Err(request.not_got()),
+                () = lease.session().ended().cancelled() => return Ok(false),
+                woken = watched.woken() => {
+                    if woken == Woken::Look {
+                        clock.sleep_until(self.now() + random::jittered(REFUSED_PAUSE)).await;
+                    }
+                    return Ok(true);
+                }
+                () = clock.sleep_until(look_at) => {}
+            }
+            if request.wait.is_over(self.now()) {
+                return Err(request.not_got());
+            }
+            let own = GetOptions::new().with_keys_only();
+            let both = [(&attempt.key, token), (&its_key, before.order)];
+            let looking = both.map(|(key, _)| TxnOp::get(key.as_str(), Some(own.clone())));
+            let asking = self.link.txn(Txn::new().and_then(looking));
+            let asked = request.cancel.run_until_cancelled(asking).await;
+            let answer = asked.ok_or_else(|| request.not_got())??.answer;
+            let stands = |(got, (_, order)): (&GetResponse, &(&String, i64))| {
+                got.kvs().first().is_some_and(|kv| kv.create_revision() == *order)
+            };
+            if !gets(&answer).iter().zip(&both).all(stands) {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Its turn has come: what was seen has its own key under its lease, and nobody before it.
+    async fn grant(
+        &self,
+        request: &AcquireRequest,
+        attempt: &mut Attempt,
+        lease: &Lease,
+        token: i64,
+        seen: Seen,
+    ) -> Result<Option<Granted>, AcquireError> {
+        // A lease that was not proved for long may have ended since.
+        if lease.session().term().deadline().is_none_or(|deadline| deadline <= self.now()) {
+            let ends = self.now() + self.link.limit();
+            let proving = async { Ok(lease.prove(self.now()).await) };
+            let proved = request.cancel.run_until_cancelled(self.link.until("etcd", ends, proving)).await;
+            if proved.ok_or_else(|| request.not_got())??.is_none() {
+                return Ok(attempt.without_place());
+            }
+        }
+        let (seen, value) = self.read_value(attempt, seen).await?;
+        let mut last_written = seen.value.revision;
+        let mut marked = None;
+        if request.mode.may_write() && seen.value.kept.is_some() {
+            let kept = KeptValue::marked(value.clone(), request.grant);
+            attempt.value = Some((attempt.keys.value.clone(), kept.clone()));
+            let stands = Compare::create_revision(attempt.key.as_str(), CompareOp::Equal, token);
+            let mark = TxnOp::put(attempt.keys.value.as_str(), kept.text(), None);
+            let asking = self.link.txn(Txn::new().when([stands]).and_then([mark]));
+            let Some(answer) = self.last_word(request, asking).await else { return Err(request.not_got()) };
+            let answer = match answer {
+                // It is read and not written: what is written later says that there is no room.
+                Err(fault) if fault.what == What::Full => None,
+                answer => Some(answer?.answer),
+            };
+            match answer {
+                Some(answer) if !answer.succeeded() => return Ok(attempt.without_place()),
+                Some(answer) => {
+                    last_written = revision(&answer);
+                    marked = Some(kept);
+                }
+                None => attempt.value = None,
+            }
+        }
+        let fencing = FencingToken::new(token.unsigned_abs());
+        let node = attempt.key.clone();
+        let Some(term) = lease.session().keep(request.grant, node, fencing, marked, request.loss.clone())
+        else {
+            return Ok(attempt.without_place());
+        };
+        if request.mode.may_write() {
+            lease.may_write(request.grant, last_written);
+        }
+        Ok(Some(Granted::new(Some(fencing), term).with_value(value)))
+    }
+
+    /// What is in the value, and whether the one is still there who could write it.
+    async fn read_value(&self, attempt: &Attempt, mut seen: Seen) -> Result<(Seen, Value), Fault> {
+        let mut there = Vec::new();
+        loop {
+            let (value, missing) = seen.value(&there);
+            let Some(writer) = missing else { return Ok((seen, value)) };
+            // It may have come later than we did. What it wrote is read again together with whether it is there.
+            let Keys { value, .. } = &attempt.keys;
+            let keys = Mode::ALL
+                .into_iter()
+                .filter(|mode| mode.may_write())
+                .map(|mode| attempt.keys.entry(writer, mode));
+            let own = GetOptions::new().with_keys_only();
+            let mut reading: Vec<_> = keys.map(|key| TxnOp::get(key, Some(own.clone()))).collect();
+            reading.push(TxnOp::get(value.as_str(), None));
+            let answer = self.link.txn(Txn::new().and_then(reading)).await?.answer;
+            let mut gets = gets(&answer);
+            let value = gets.pop().ok_or_else(Fault::too_little)?;
+            there.push((writer, gets.iter().any(|got| !got.kvs().is_empty())));
+            seen.value = Found::read(&value)?;
+        }
+    }
+
+    /// Waits for the answer to something that would have to be undone. Nothing, if nobody waits for it any more and it does not come soon.
+    async fn last_word<T>(&self, request: &AcquireRequest, asking: impl Future<Output = T>) -> Option<T> {
+        let clock = &self.context.clock;
+        let gone = async {
+            request.cancel.cancelled().await;
+            clock.sleep_until(clock.now() + LAST_WORD).await;
+        };
+        tokio::select! {
+            biased;
+            answer = asking => Some(answer),
+            () = gone => None,
+        }
+    }
+
+    /// Leaves the queue, and gives back what may have been granted without our having heard of it.
+    async fn undo(&self, attempt: Attempt, request: &AcquireRequest) {
+        let Some(lease) = attempt.lease.as_deref().filter(|_| attempt.place != Place::None) else { return };
+        let mut undo = Undo::leaving(&self.keeper, lease.clone(), attempt.key).with_value(attempt.value);
+        let known = attempt.place == Place::Taken;
+        if !known {
+            undo = undo.that_may_arrive(&self.address.prefix, request.grant);
+        }
+        // If etcd answers, or if nobody waits any more: now, so that nothing is left when this has ended.
+        let now = known || request.cancel.is_cancelled();
+        if now && undo.once().await && known {
+            return;
+        }
+        self.keeper.undoing.spawn_on(undo.go_on(), &self.context.runtime);
+    }
+}
+
+/// On which condition a key is put.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Condition {
+    /// It is not there yet.
+    NotYet,
+    /// Nobody holds or waits.
+    Nobody,
+}
+
+/// The last of the queue, up to this place.
+fn nearest(below: &str, up_to: i64, most: Option<i64>) -> TxnOp {
+    let options = GetOptions::new()
+        .with_prefix()
+        .with_keys_only()
+        .with_max_create_revision(up_to)
+        .with_sort(SortTarget::Create, SortOrder::Descend)
+        .with_limit(most.unwrap_or(0));
+    TxnOp::get(below, Some(options))
+}
+
+pub(super) fn revision(answer: &TxnResponse) -> i64 {
+    answer.header().map_or(0, etcd_client::ResponseHeader::revision)
+}
+
+/// What a transaction has read.
+pub(super) fn gets(answer: &TxnResponse) -> Vec<GetResponse> {
+    let get = |op| match op {
+        TxnOpResponse::Get(get) => Some(get),
+        _ => None,
+    };
+    answer.op_responses().into_iter().filter_map(get).collect()
+}
+
+/// What came of a try to queue.
+struct Entered {
+    /// The place that it has, and under which lease.
+    mine: Option<(i64, i64)>,
+    /// Whether it was given up before.
+    undone: bool,
+    seen: Seen,
+}
+
+impl Entered {
+    fn read(answer: &TxnResponse, attempt: &Attempt) -> Result<Self, Fault> {
+        let (at, gets) = (revision(answer), gets(answer));
+        if answer.succeeded() {
+            let seen = Seen::read(&attempt.keys, at, &gets)?;
+            let under = attempt.lease.as_ref().map_or(0, |lease| lease.id);
+            return Ok(Self { mine: Some((at, under)), undone: false, seen });
+        }
+        let [own, gone, rest @ ..] = gets.as_slice() else { return Err(Fault::too_little()) };
+        let mine = own.kvs().first().map(|kv| (kv.create_revision(), kv.lease()));
+        Ok(Self { mine, undone: !gone.kvs().is_empty(), seen: Seen::read(&attempt.keys, at, rest)? })
+    }
+}
+
+impl Seen {
+    fn read(keys: &Keys, revision: i64, gets: &[GetResponse]) -> Result<Self, Fault> {
+        let [queue, value] = gets else { return Err(Fault::too_little()) };
+        Ok(Self { queue: keys.queue(queue.kvs()), all: !queue.more(), value: Found::read(value)?, revision })
+    }
+
+    /// The value, and who could write it, if it is not known whether that one is there.
+    fn value(&self, there: &[(GrantId, bool)]) -> (Value, Option<GrantId>) {
+        let missing = Cell::new(None);
+        let stands = |writer| {
+            let stands = self.queue.place(writer).is_some() || there.contains(&(writer, true));
+            if !stands && !there.contains(&(writer, false)) {
+                missing.set(Some(writer));
+            }
+            stands
+        };
+        let value = self.value.kept.as_ref().map(|kept| kept.value(stands)).unwrap_or_default();
+        (value, missing.get())
+    }
+}

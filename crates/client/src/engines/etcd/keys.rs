@@ -1,0 +1,139 @@
+//! What lies in etcd, and what it is called.
+//!
+//! Whoever holds a lock or waits for it has a key exactly one level below the lock's name, under a lease, as the recipe has it that etcd
+//! itself comes with: its `etcdctl lock` and ours wait for each other. Keys of the engine's own start with `tenure:`, after the prefix.
+
+use etcd_client::{GetResponse, KeyValue};
+
+use super::ENGINE;
+use crate::engines::kept_value::KeptValue;
+use crate::engines::queue::{self, Entry, Queue};
+use crate::error::EngineError;
+use crate::ids::GrantId;
+use crate::mode::Mode;
+use crate::name::LockName;
+
+/// Keys that start so are not locks.
+pub(super) const OWN_KEYS: &str = "tenure:";
+
+/// The keys of a lock.
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    /// What stands before the keys of all who hold or wait.
+    pub(super) below: String,
+    pub(super) value: String,
+    pub(super) start: String,
+}
+
+impl Keys {
+    pub(super) fn of(prefix: &str, name: &LockName) -> Result<Self, EngineError> {
+        if name.as_str().starts_with(OWN_KEYS) {
+            let message = format!(
+                "keys that start with `{OWN_KEYS}` are the engine's own: choose another name, or `?prefix=` for all locks"
+            );
+            return Err(EngineError::Refused { engine: ENGINE, message, cause: None });
+        }
+        Ok(Self {
+            below: format!("{prefix}{name}/"),
+            value: format!("{prefix}{OWN_KEYS}value:{name}"),
+            start: format!("{prefix}{OWN_KEYS}start:{name}"),
+        })
+    }
+
+    /// The key of a grant.
+    pub(super) fn entry(&self, grant: GrantId, mode: Mode) -> String {
+        format!("{}{}", self.below, queue::called(grant, mode))
+    }
+
+    /// The key of one that was seen.
+    pub(super) fn seen(&self, entry: &Entry) -> String {
+        format!("{}{}", self.below, entry.node)
+    }
+
+    /// Those of a list of keys that hold or wait.
+    pub(super) fn queue<'a>(&self, found: impl IntoIterator<Item = &'a KeyValue>) -> Queue {
+        Queue::new(found.into_iter().filter_map(|kv| entry(&self.below, kv)).collect())
+    }
+}
+
+/// Says that a request was given up, so that it has no effect if it still arrives.
+pub(super) fn gone(prefix: &str, grant: GrantId) -> String {
+    format!("{prefix}{OWN_KEYS}gone:{grant}")
+}
+
+/// One who holds or waits: what is exactly one level below the name, and under a lease. What has no lease is data of somebody's, and what lies
+/// deeper is another lock's.
+fn entry(below: &str, kv: &KeyValue) -> Option<Entry> {
+    let called = str::from_utf8(kv.key().strip_prefix(below.as_bytes())?).ok()?;
+    if kv.lease() == 0 || called.is_empty() || called.contains('/') || called.starts_with(OWN_KEYS) {
+        return None;
+    }
+    let whose = queue::whose(called);
+    Some(Entry {
+        order: kv.create_revision(),
+        // Another program's lock is an exclusive one.
+        mode: whose.map_or(Mode::Ex, |(_, mode)| mode),
+        grant: whose.map(|(grant, _)| grant),
+        node: called.to_owned(),
+    })
+}
+
+/// The name of the lock to which a key belongs that stands after the prefix, and what it is called there.
+pub(super) fn name_of(key: &str) -> Option<(&str, &str)> {
+    key.rsplit_once('/').filter(|(name, called)| !name.starts_with(OWN_KEYS) && !called.starts_with(OWN_KEYS))
+}
+
+/// Whether a key is one that a lock recipe writes: ours, or that of `etcdctl lock` and of etcd's own clients, which call it by its lease.
+pub(super) fn is_of_a_recipe(called: &str, lease: i64) -> bool {
+    lease != 0 && (queue::whose(called).is_some() || called == format!("{lease:x}"))
+}
+
+/// A lock's value as it was found.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) kept: Option<KeptValue>,
+    /// When it was last written; 0 if it is not there.
+    pub(super) revision: i64,
+}
+
+impl Found {
+    pub(super) fn read(answer: &GetResponse) -> Result<Self, EngineError> {
+        let Some(kv) = answer.kvs().first() else { return Ok(Self { kept: None, revision: 0 }) };
+        let kept = KeptValue::parse(kv.value()).ok_or_else(|| EngineError::Damaged {
+            engine: ENGINE,
+            message: format!(
+                "the key `{}` is not a value that was written by this program: look at it with `etcdctl get`, and delete it",
+                String::from_utf8_lossy(kv.key())
+            ),
+        })?;
+        Ok(Self { kept: Some(kept), revision: kv.mod_revision() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_thing_of_a_lock_has_a_key_of_its_own() {
+        let name = LockName::parse("orders/42").unwrap();
+        let keys = Keys::of("app/", &name).unwrap();
+        let grant = GrantId::from_u128(7);
+        assert_eq!(keys.entry(grant, Mode::Pr), "app/orders/42/00000000000000000000000000000007-PR");
+        assert_eq!(keys.value, "app/tenure:value:orders/42");
+        assert_eq!(keys.start, "app/tenure:start:orders/42");
+        assert_eq!(gone("app/", grant), "app/tenure:gone:00000000000000000000000000000007");
+        assert!(Keys::of("app/", &LockName::parse("tenure:x").unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_key_says_which_lock_it_is_of() {
+        assert_eq!(name_of("orders/42/694d71ddf2dd5a8f"), Some(("orders/42", "694d71ddf2dd5a8f")));
+        assert_eq!(name_of("orders"), None);
+        assert_eq!(name_of("tenure:value:a/b"), None);
+        assert_eq!(name_of("app/tenure:start:a"), None, "another client's, which has a prefix");
+        assert!(is_of_a_recipe("694d71ddf2dd5a8f", 0x694d_71dd_f2dd_5a8f));
+        assert!(is_of_a_recipe(&queue::called(GrantId::random(), Mode::Ex), 1));
+        assert!(!is_of_a_recipe("web-1", 5) && !is_of_a_recipe("0", 0));
+    }
+}

@@ -1,0 +1,313 @@
+//! A session is a lease of etcd's, under which all keys of its grants stand. A task keeps it alive.
+//!
+//! **A keep-alive by itself proves nothing**: only the leader counts leases, and one that was stopped and is none any more answers it all the
+//! same, from its own memory. So each is followed by a read that a majority confirms. If that comes from the same member and in the same
+//! term, the leader that lengthened the lease still led afterwards; and whoever leads next gives each lease all of its time again. Only
+//! then is the lease believed in, from before the keep-alive was sent.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use etcd_client::{GetOptions, LeaseKeepAliveStream, LeaseKeeper, ResponseHeader};
+use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::fault::{Fault, What};
+use super::keys::OWN_KEYS;
+use super::link::{Link, Way};
+use super::undo::Undo;
+use crate::clock::BootTime;
+use crate::engine::EngineContext;
+use crate::engines::queue;
+use crate::engines::session::{HasSession, Session, Sessions};
+use crate::ids::GrantId;
+use crate::random;
+
+/// How long before the lease may end belief must have ended. The proof above needs none of it; it is for what etcd's timers are coarse by,
+/// and for the case that a leader does not count from when it was elected.
+pub(super) const MARGIN: Duration = Duration::from_secs(1);
+
+/// The shortest time that is asked for beside the margin.
+const SHORTEST: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether somebody has not renewed its grant: a part of the ttl, and at most so long.
+const LOOKS: u32 = 8;
+const RAREST_LOOK: Duration = Duration::from_secs(5);
+
+/// The longest pause after a keep-alive that failed.
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
+
+/// A leader that was elected just now may not yet have read that there is such a lease: it is asked again.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(200);
+
+/// A lease, and what hangs on it.
+#[derive(Debug)]
+pub(super) struct Lease {
+    pub(super) id: i64,
+    session: Session,
+    /// Somebody wants it to be proved anew.
+    asked: Notify,
+    /// When the last keep-alive was sent that is proved.
+    proved: watch::Sender<BootTime>,
+    /// Nobody needs it any more.
+    over: CancellationToken,
+    /// The writes of each grant, one after the other, with when its lock's value was last written as far as that is known.
+    writes: Mutex<HashMap<GrantId, Writes>>,
+}
+
+pub(super) type Writes = Arc<AsyncMutex<Option<i64>>>;
+
+impl HasSession for Lease {
+    fn session(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl Lease {
+    fn writes(&self) -> MutexGuard<'_, HashMap<GrantId, Writes>> {
+        self.writes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on, this grant may write a value that was last written then.
+    pub(super) fn may_write(&self, grant: GrantId, last_written: i64) {
+        self.writes().insert(grant, Arc::new(AsyncMutex::new(Some(last_written))));
+    }
+
+    pub(super) fn writes_of(&self, grant: GrantId) -> Option<Writes> {
+        self.writes().get(&grant).cloned()
+    }
+
+    /// It is no grant any more.
+    pub(super) fn forget(&self, grant: GrantId) {
+        self.session.forget(grant);
+        self.writes().remove(&grant);
+    }
+
+    /// Has it proved that the lease stands, by a keep-alive that is sent from now on. Resolves with when it was sent; or with nothing, if the
+    /// lease has ended.
+    pub(super) async fn prove(&self, now: BootTime) -> Option<BootTime> {
+        let mut proved = self.proved.subscribe();
+        self.asked.notify_one();
+        tokio::select! {
+            biased;
+            proved = proved.wait_for(|sent_at| *sent_at >= now) => Some(*proved.ok()?),
+            () = self.session.ended().cancelled() => None,
+        }
+    }
+
+    /// Ends it, when its task gets to it.
+    pub(super) fn give_up(&self) {
+        self.over.cancel();
+    }
+
+    /// etcd does not know it any more.
+    pub(super) fn lost(&self) {
+        self.session.end();
+        self.over.cancel();
+    }
+}
+
+/// What keeps leases alive.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    pub(super) link: Arc<Link>,
+    pub(super) context: EngineContext,
+    pub(super) prefix: String,
+    pub(super) sessions: Sessions<Lease>,
+    /// What is undone in the background.
+    pub(super) undoing: TaskTracker,
+    /// The tasks of the leases.
+    keeping: TaskTracker,
+    pub(super) closing: CancellationToken,
+}
+
+impl Keeper {
+    pub(super) fn new(link: Arc<Link>, context: EngineContext, prefix: String) -> Arc<Self> {
+        Arc::new(Self {
+            link,
+            context,
+            prefix,
+            sessions: Sessions::default(),
+            undoing: TaskTracker::new(),
+            keeping: TaskTracker::new(),
+            closing: CancellationToken::new(),
+        })
+    }
+
+    pub(super) fn now(&self) -> BootTime {
+        self.context.clock.now()
+    }
+
+    /// A lease for this ttl, which is kept alive from now on.
+    pub(super) async fn open(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Lease>, Fault> {
+        let wanted = ttl.max(SHORTEST) + MARGIN;
+        let sent_at = self.now();
+        let granted =
+            self.link.grant(i64::try_from(wanted.as_secs()).expect("a ttl is at most a day"), 0).await?;
+        // What etcd says is what counts: it has a shortest time of its own.
+        let timeout = Duration::from_secs(granted.ttl().unsigned_abs());
+        let lease = Arc::new(Lease {
+            id: granted.id(),
+            session: Session::new(timeout, MARGIN, sent_at),
+            asked: Notify::new(),
+            proved: watch::Sender::new(sent_at),
+            over: CancellationToken::new(),
+            writes: Mutex::default(),
+        });
+        self.keeping.spawn_on(self.clone().keep(lease.clone()), &self.context.runtime);
+        Ok(lease)
+    }
+
+    /// Ends all leases, and with them all that stands under them.
+    pub(super) async fn close(&self) {
+        self.closing.cancel();
+        self.undoing.close();
+        self.undoing.wait().await;
+        for lease in self.sessions.all() {
+            lease.give_up();
+        }
+        self.keeping.close();
+        self.keeping.wait().await;
+    }
+
+    /// The task of a lease.
+    async fn keep(self: Arc<Self>, lease: Arc<Lease>) {
+        let over = lease.over.clone();
+        let _ = over.run_until_cancelled(self.keep_until_gone(&lease)).await;
+        lease.session.end();
+        // What stands under it goes with it, also if it was only believed to be gone.
+        if let Err(fault) = self.link.revoke(lease.id).await {
+            tracing::debug!(error = %fault.error, "a lease is not revoked, and runs out by itself");
+        }
+    }
+
+    async fn keep_until_gone(&self, lease: &Arc<Lease>) {
+        let session = &lease.session;
+        let interval = session.timeout() / 3;
+        let look = (session.timeout() / LOOKS).min(RAREST_LOOK);
+        let mut stream = None;
+        let mut due = self.now() + random::slightly_below(interval);
+        let mut missing = false;
+        loop {
+            let now = self.now();
+            self.put_out(lease, now);
+            tokio::select! {
+                biased;
+                () = lease.asked.notified() => due = self.now(),
+                () = self.context.clock.sleep_until(due.min(now + look)) => {}
+            }
+            let now = self.now();
+            if now < due {
+                continue;
+            }
+            match self.keep_alive(lease, &mut stream).await {
+                Ok(sent_at) => {
+                    missing = false;
+                    session.confirm(sent_at);
+                    lease.proved.send_replace(sent_at);
+                    due = sent_at + random::slightly_below(interval);
+                }
+                Err(fault) if fault.what == What::LeaseGone && missing => return,
+                Err(fault) => {
+                    missing = fault.what == What::LeaseGone;
+                    stream = None;
+                    tracing::debug!(error = %fault.error, "a lease was not kept alive, and is tried again");
+                    let pause = if missing {
+                        ASK_AGAIN_AFTER
+                    } else {
+                        random::jittered((interval / 4).min(LONGEST_RETRY))
+                    };
+                    due = self.now() + pause;
+                }
+            }
+        }
+    }
+
+    /// Puts out those who did not renew in time, and gives up leases that nobody uses.
+    fn put_out(&self, lease: &Arc<Lease>, now: BootTime) {
+        for held in lease.session.overdue(now) {
+            if let Some((grant, _)) = held.node.rsplit_once('/').and_then(|(_, called)| queue::whose(called)) {
+                lease.forget(grant);
+            }
+            let undo = Undo::leaving(self, lease.clone(), held.node);
+            self.undoing.spawn_on(undo.go_on(), &self.context.runtime);
+        }
+        for idle in self.sessions.idle(now) {
+            idle.give_up();
+        }
+    }
+
+    /// Keeps a lease alive, and sees to it that this is true; with when it was sent.
+    async fn keep_alive(&self, lease: &Lease, stream: &mut Option<Stream>) -> Result<BootTime, Fault> {
+        /// So often the leader may change in between.
+        const CHANGES: usize = 3;
+        let mut last = None;
+        for _ in 0..CHANGES {
+            let way = self.link.way()?;
+            let ends = self.now() + self.link.attempt_limit();
+            match self.link.until(&way.at, ends, self.keep_alive_once(lease.id, &way, stream)).await {
+                Ok(Some(sent_at)) => return Ok(sent_at),
+                Ok(None) => {}
+                Err(fault) => {
+                    self.link.learn_from(&fault, &way, ends).await;
+                    if !fault.what.is_silence() && fault.what != What::OldLogin {
+                        return Err(fault);
+                    }
+                    last = Some(fault);
+                }
+            }
+        }
+        let changes = || {
+            Fault::no_answer(
+                "the members change their leader too often to prove that a lease stands".to_owned(),
+            )
+        };
+        Err(last.unwrap_or_else(changes))
+    }
+
+    /// When it was sent, if it is proved.
+    async fn keep_alive_once(
+        &self,
+        id: i64,
+        way: &Way,
+        stream: &mut Option<Stream>,
+    ) -> Result<Option<BootTime>, Fault> {
+        let fault = |error| Fault::of(&way.at, error);
+        way.logged_in().await?;
+        // Taken out, so that one on which something went wrong is not used again.
+        let mut open = match stream.take().filter(|open| open.number == way.number) {
+            Some(open) => open,
+            None => {
+                let (keeper, answers) = way.client.lease_client().keep_alive(id).await.map_err(fault)?;
+                Stream { number: way.number, keeper, answers }
+            }
+        };
+        let sent_at = self.now();
+        open.keeper.keep_alive().await.map_err(fault)?;
+        let ended = || Fault::no_answer(format!("{} has ended a stream of keep-alives", way.at));
+        let kept = open.answers.message().await.map_err(fault)?.ok_or_else(ended)?;
+        if kept.ttl() <= 0 {
+            return Err(Fault::lease_gone(&way.at));
+        }
+        *stream = Some(open);
+        let probe = format!("{}{OWN_KEYS}", self.prefix);
+        let read =
+            way.kv.clone().get(probe, Some(GetOptions::new().with_count_only())).await.map_err(fault)?;
+        let (before, after) = (kept.header().map(led_by), read.header().map(led_by));
+        Ok((before.is_some() && before == after).then_some(sent_at))
+    }
+}
+
+/// A stream of keep-alives, on one way.
+struct Stream {
+    number: u64,
+    keeper: LeaseKeeper,
+    answers: LeaseKeepAliveStream,
+}
+
+/// Who answered, and in which term of which leader.
+fn led_by(header: &ResponseHeader) -> (u64, u64) {
+    (header.member_id(), header.raft_term())
+}

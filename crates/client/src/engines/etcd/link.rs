@@ -1,0 +1,347 @@
+//! The way to etcd: to one member at a time, for as long as it answers.
+//!
+//! Every request may be sent twice, since all that they do is conditional. So one that fails, or is not answered for a while, is sent again, to
+//! the next member if there are several, until its time is over. The client crate could spread requests over all members, but then each that
+//! is dead or silent would cost a share of them: it does not know which ones answer.
+//!
+//! Connections and their tasks live on the client's own runtime. Whoever asks may wait for the answer on any.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use etcd_client::{
+    Client, ConnectOptions, Error, GetOptions, GetResponse, KvClient, LeaseGrantOptions, LeaseGrantResponse,
+    LeaseTimeToLiveResponse, Txn, TxnResponse,
+};
+use futures_util::FutureExt;
+use tokio::sync::watch;
+
+use super::address::Address;
+use super::fault::{Fault, What};
+use super::keys::OWN_KEYS;
+use crate::clock::BootTime;
+use crate::engine::EngineContext;
+use crate::error::{ConnectError, EngineError};
+use crate::random;
+
+/// How long connecting to one member may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+
+/// A connection on which something is under way is asked so often whether it still stands, and is given so long to answer. etcd closes those
+/// that ask more than every 5 s.
+const PING_EVERY: Duration = Duration::from_secs(6);
+const PING_LIMIT: Duration = Duration::from_secs(3);
+
+/// The pauses before a request is sent again: ever longer ones.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
+/// A member is given up for the next after so long without an answer, if the time of the request allows for that.
+const SHORTEST_ATTEMPT: Duration = Duration::from_secs(1);
+
+/// The most that one answer may have: a lock for which very many wait.
+const LARGEST_ANSWER: usize = 256 << 20;
+
+pub(super) struct Link {
+    context: EngineContext,
+    /// How long one request may take.
+    limit: Duration,
+    /// Each as a URL, and as it is called in messages.
+    members: Vec<(String, String)>,
+    options: ConnectOptions,
+    login: Option<(String, String)>,
+    present: Mutex<Present>,
+    /// Which way is the present one, for those who have streams on it.
+    turned: watch::Sender<u64>,
+}
+
+struct Present {
+    member: usize,
+    number: u64,
+    way: Option<Way>,
+}
+
+/// The way to one member.
+pub(super) type Way = Arc<Connected>;
+
+pub(super) struct Connected {
+    pub(super) number: u64,
+    /// Host and port.
+    pub(super) at: String,
+    pub(super) client: Client,
+    pub(super) kv: KvClient,
+    /// What became of the login, if there is one.
+    login: Option<watch::Receiver<Option<Result<(), Fault>>>>,
+}
+
+/// An answer, and whether it is that to a request which was sent a second time.
+pub(super) struct Answer<T> {
+    pub(super) answer: T,
+    pub(super) repeated: bool,
+}
+
+impl Link {
+    pub(super) fn new(address: &Address, context: EngineContext) -> Result<Arc<Self>, ConnectError> {
+        let mut options = ConnectOptions::new()
+            .with_connect_timeout(CONNECT_LIMIT)
+            .with_keep_alive(PING_EVERY, PING_LIMIT)
+            .with_require_leader(true)
+            .with_auto_token_refresh(true);
+        if let Some(tls) = address.tls()? {
+            options = options.with_tls(tls);
+        }
+        let link = Arc::new(Self {
+            context,
+            limit: address.limit,
+            members: address.members(),
+            options,
+            login: address.login(),
+            present: Mutex::new(Present { member: 0, number: 0, way: None }),
+            turned: watch::Sender::new(0),
+        });
+        // What is wrong with a certificate is said now.
+        link.way().map_err(|fault| fault.error)?;
+        Ok(link)
+    }
+
+    pub(super) const fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    fn now(&self) -> BootTime {
+        self.context.clock.now()
+    }
+
+    fn present(&self) -> MutexGuard<'_, Present> {
+        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The present way. It begins to connect with the first request.
+    pub(super) fn way(&self) -> Result<Way, Fault> {
+        let mut present = self.present();
+        if let Some(way) = &present.way {
+            return Ok(way.clone());
+        }
+        let way = Arc::new(self.connect(present.member, present.number)?);
+        present.way = Some(way.clone());
+        Ok(way)
+    }
+
+    fn connect(&self, member: usize, number: u64) -> Result<Connected, Fault> {
+        let (url, at) = &self.members[member];
+        let client = {
+            let _tasks_of = self.context.runtime.enter();
+            let made = Client::connect([url], Some(self.options.clone())).now_or_never();
+            made.expect("without a login, nobody is asked").map_err(|error| Fault::of(at, error))?
+        };
+        let login = self.login.clone().map(|login| {
+            let (send, state) = watch::channel(None);
+            let (mut client, at) = (client.clone(), at.clone());
+            // By a task of its own: whoever asked first need not go on asking.
+            self.context.runtime.spawn(async move {
+                let logged_in = client.update_user(Some(login)).await;
+                send.send_replace(Some(logged_in.map_err(|error| Fault::of(&at, error))));
+            });
+            state
+        });
+        let kv = client.kv_client().max_decoding_message_size(LARGEST_ANSWER);
+        Ok(Connected { number, at: at.clone(), client, kv, login })
+    }
+
+    /// Nobody goes this way any more: the next member is asked from now on, or the same on a new connection if it is the only one.
+    pub(super) fn turn_from(&self, way: &Connected) {
+        let mut present = self.present();
+        if present.number == way.number {
+            present.member = (present.member + 1) % self.members.len();
+            present.number += 1;
+            present.way = None;
+            self.turned.send_replace(present.number);
+        }
+    }
+
+    /// Resolves when another way than this is the present one.
+    pub(super) async fn turned_from(&self, way: &Connected) {
+        let mut turned = self.turned.subscribe();
+        // The sender is here.
+        let _ = turned.wait_for(|number| *number != way.number).await;
+    }
+
+    /// How long one attempt may take.
+    pub(super) fn attempt_limit(&self) -> Duration {
+        let attempts = if self.members.len() == 1 { 2 } else { 3 };
+        (self.limit / attempts).max(SHORTEST_ATTEMPT).min(self.limit)
+    }
+
+    /// What does not answer until then does not answer.
+    pub(super) async fn until<T>(
+        &self,
+        at: &str,
+        ends: BootTime,
+        attempt: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let began = self.now();
+        tokio::select! {
+            biased;
+            answer = attempt => answer,
+            () = self.context.clock.sleep_until(ends) => {
+                let waited = self.now().since(began);
+                Err(Fault::no_answer(format!(
+                    "{at} did not answer within {waited:.1?}: see whether it runs, and whether this host may reach it"
+                )))
+            }
+        }
+    }
+
+    /// Asks until there is an answer, or the time of one request is over.
+    async fn ask<T, F>(&self, request: impl Fn(Way) -> F) -> Result<Answer<T>, Fault>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let ends = self.now() + self.limit;
+        let (mut repeated, mut pause) = (false, FIRST_PAUSE);
+        loop {
+            let way = self.way()?;
+            let attempt = async {
+                way.logged_in().await?;
+                request(way.clone()).await.map_err(|error| Fault::of(&way.at, error))
+            };
+            let attempt_ends = self.now() + self.attempt_limit();
+            let fault = match self.until(&way.at, ends.min(attempt_ends), attempt).await {
+                Ok(answer) => return Ok(Answer { answer, repeated }),
+                Err(fault) => fault,
+            };
+            self.learn_from(&fault, &way, attempt_ends).await;
+            if !fault.what.is_silence() && fault.what != What::OldLogin {
+                return Err(fault.after(repeated));
+            }
+            repeated |= fault.what == What::NoAnswer;
+            let go_on = self.now() + random::jittered(pause);
+            if go_on >= ends {
+                return Err(fault.after(repeated));
+            }
+            self.context.clock.sleep_until(go_on).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Whether the next attempt is better made another way.
+    pub(super) async fn learn_from(&self, fault: &Fault, way: &Way, attempt_ends: BootTime) {
+        // A connection that breaks is made anew by itself; one that is silent is not.
+        let was_silent = self.now() >= attempt_ends;
+        if fault.what == What::OldLogin {
+            // If this fails, the next request says why.
+            let _ = self.until(&way.at, attempt_ends, way.renew_login()).await;
+        } else if way.login_failed() || was_silent || (fault.what.is_silence() && self.members.len() > 1) {
+            self.turn_from(way);
+        }
+    }
+
+    /// Connects, to see whether that can be done and what answers.
+    pub(super) async fn reach(&self, prefix: &str) -> Result<(), Fault> {
+        let asked = self.ask(|way| async move { way.client.maintenance_client().status().await }).await;
+        match asked {
+            Ok(Answer { answer, .. }) => examine(&self.way()?.at, answer.version())?,
+            // Whoever may not ask is trusted to know what it connects to.
+            Err(fault) if matches!(fault.error, EngineError::Refused { .. }) => {}
+            Err(fault) => return Err(fault),
+        }
+        let probe = format!("{prefix}{OWN_KEYS}");
+        self.get(probe, GetOptions::new().with_count_only()).await?;
+        Ok(())
+    }
+
+    pub(super) async fn txn(&self, txn: Txn) -> Result<Answer<TxnResponse>, Fault> {
+        self.ask(|way| {
+            let txn = txn.clone();
+            async move { way.kv.clone().txn(txn).await }
+        })
+        .await
+    }
+
+    pub(super) async fn get(
+        &self,
+        key: impl Into<Vec<u8>>,
+        options: GetOptions,
+    ) -> Result<GetResponse, Fault> {
+        let key = key.into();
+        let asked = self.ask(|way| {
+            let (key, options) = (key.clone(), options.clone());
+            async move { way.kv.clone().get(key, Some(options)).await }
+        });
+        Ok(asked.await?.answer)
+    }
+
+    /// A new lease; if the id is 0, etcd chooses it. One that is asked for twice because the answer was lost runs out by itself.
+    pub(super) async fn grant(&self, ttl: i64, id: i64) -> Result<LeaseGrantResponse, Fault> {
+        let options = LeaseGrantOptions::new().with_id(id);
+        let asked = self.ask(|way| {
+            let options = options.clone();
+            async move { way.client.lease_client().grant(ttl, Some(options)).await }
+        });
+        Ok(asked.await?.answer)
+    }
+
+    pub(super) async fn revoke(&self, id: i64) -> Result<(), Fault> {
+        match self.ask(|way| async move { way.client.lease_client().revoke(id).await }).await {
+            Err(fault) if fault.what != What::LeaseGone => Err(fault),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) async fn time_to_live(&self, id: i64) -> Result<LeaseTimeToLiveResponse, Fault> {
+        let asked = self.ask(|way| async move { way.client.lease_client().time_to_live(id, None).await });
+        Ok(asked.await?.answer)
+    }
+
+    /// Lets go of the connection.
+    pub(super) fn close(&self) {
+        self.present().way = None;
+    }
+}
+
+impl Connected {
+    /// Resolves when etcd knows who we are.
+    pub(super) async fn logged_in(&self) -> Result<(), Fault> {
+        let Some(login) = &self.login else { return Ok(()) };
+        let mut login = login.clone();
+        let Ok(state) = login.wait_for(Option::is_some).await else {
+            return Err(Fault::no_answer("the client was closed".to_owned()));
+        };
+        match state.as_ref().expect("this was waited for") {
+            Ok(()) => Ok(()),
+            Err(fault) => Err(fault.again()),
+        }
+    }
+
+    fn login_failed(&self) -> bool {
+        self.login.as_ref().is_some_and(|login| matches!(&*login.borrow(), Some(Err(_))))
+    }
+
+    /// Logs in again, where there is a login.
+    pub(super) async fn renew_login(&self) -> Result<(), Fault> {
+        if self.login.is_none() {
+            return Ok(());
+        }
+        self.client.refresh_token().await.map_err(|error| Fault::of(&self.at, error))
+    }
+}
+
+/// Refuses what is too old.
+fn examine(at: &str, version: &str) -> Result<(), Fault> {
+    let mut numbers = version.split('.').map(|number| number.parse::<u32>().ok());
+    match (numbers.next().flatten(), numbers.next().flatten()) {
+        (Some(major), Some(minor)) if (major, minor) < (3, 4) => Err(Fault::refused(format!(
+            "{at} is etcd {version}: version 3.4 or later is needed, in which who watches many keys says which is which"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the login.
+        let members: Vec<_> = self.members.iter().map(|(_, at)| at).collect();
+        f.debug_struct("Link").field("members", &members).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,166 @@
+//! What can be seen of locks from outside, and how they are broken.
+
+use std::collections::BTreeSet;
+
+use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
+use sha2::{Digest, Sha256};
+
+use super::EtcdEngine;
+use super::acquire::gets;
+use super::fault::Fault;
+use super::keys::{Found, Keys, is_of_a_recipe, name_of};
+use crate::engine::Break;
+use crate::engines::details;
+use crate::engines::queue::{Entry, Queue};
+use crate::error::BreakError;
+use crate::ids::{GrantId, OwnerId};
+use crate::info::{LockInfo, Member};
+use crate::name::LockName;
+use crate::token::FencingToken;
+
+/// So many keys are looked at in one step of a list.
+const STEP: i64 = 5000;
+
+/// So many are changed in one transaction: etcd allows 128 steps.
+const AT_ONCE: usize = 50;
+
+const ASK_ANOTHER: &str =
+    "another program holds it, which does not listen to us: end that program, or break the lock by force";
+
+/// All who hold a lock or wait for it.
+struct Members {
+    queue: Queue,
+    keys: Vec<KeyValue>,
+    value: Found,
+}
+
+impl Members {
+    fn member(&self, below: &str, entry: &Entry) -> Member {
+        let its = |kv: &&KeyValue| kv.key().strip_prefix(below.as_bytes()) == Some(entry.node.as_bytes());
+        let text = self.keys.iter().find(its).map_or(&[][..], KeyValue::value);
+        let ours = || {
+            let (owner, details) = str::from_utf8(text).ok()?.split_once(' ')?;
+            Some(details::member(entry.grant?, owner.parse().ok()?, entry.mode, details))
+        };
+        ours().unwrap_or_else(|| another(below, entry))
+    }
+}
+
+/// The holder of a lock that another program took: known by its key, and nothing else.
+fn another(below: &str, entry: &Entry) -> Member {
+    let digest = Sha256::digest(format!("{below}{}", entry.node));
+    let (halves, _) = digest.as_slice().as_chunks::<16>();
+    let [grant, owner] = [halves[0], halves[1]].map(u128::from_be_bytes);
+    let grant = entry.grant.unwrap_or_else(|| GrantId::from_u128(grant));
+    let mut member = Member::new(grant, OwnerId::from_u128(owner), entry.mode);
+    member.label = Some(format!("another program, which wrote the key `{}`", entry.node));
+    member
+}
+
+fn token(entry: &Entry) -> FencingToken {
+    FencingToken::new(entry.order.unsigned_abs())
+}
+
+impl EtcdEngine {
+    async fn members(&self, keys: &Keys) -> Result<Members, Fault> {
+        let all = TxnOp::get(keys.below.as_str(), Some(GetOptions::new().with_prefix()));
+        let looking = Txn::new().and_then([all, TxnOp::get(keys.value.as_str(), None)]);
+        let answer = self.link.txn(looking).await?.answer;
+        let mut gets = gets(&answer).into_iter();
+        let (Some(mut all), Some(value)) = (gets.next(), gets.next()) else {
+            return Err(Fault::too_little());
+        };
+        let found = all.take_kvs();
+        Ok(Members { queue: keys.queue(&found), keys: found, value: Found::read(&value)? })
+    }
+
+    pub(super) async fn look_at(&self, name: LockName) -> Result<LockInfo, Fault> {
+        let keys = self.keys(&name)?;
+        let members = self.members(&keys).await?;
+        let mut info = LockInfo::free(name);
+        let queue = &members.queue;
+        for (place, entry) in queue.entries().iter().enumerate() {
+            let mut member = members.member(&keys.below, entry);
+            if queue.waits_for(place).is_none() {
+                member.token = Some(token(entry));
+                info.holders.push(member);
+            } else {
+                info.waiters.push(member);
+            }
+        }
+        info.last_token = info.holders.iter().filter_map(|member| member.token).max();
+        let stands = |writer| queue.place(writer).is_some();
+        info.value = members.value.kept.map(|kept| kept.value(stands)).unwrap_or_default();
+        Ok(info)
+    }
+
+    /// The names of the locks below a prefix that are held or waited for. It goes through all keys there, some at a time.
+    pub(super) async fn names(&self, prefix: &str) -> Result<BTreeSet<LockName>, Fault> {
+        let before = &self.address.prefix;
+        let (mut from, mut names) = (format!("{before}{prefix}").into_bytes(), BTreeSet::new());
+        // Where the keys end that begin so; nothing, if that is all.
+        let mut end = from.clone();
+        while end.pop_if(|last| *last == u8::MAX).is_some() {}
+        match end.last_mut() {
+            Some(last) => *last += 1,
+            None => end = vec![0],
+        }
+        if from.is_empty() {
+            from = vec![0];
+        }
+        loop {
+            let options = GetOptions::new().with_range(end.clone()).with_keys_only().with_limit(STEP);
+            let found = self.link.get(from, options).await?;
+            for kv in found.kvs() {
+                let Some(key) = kv.key_str().ok().and_then(|key| key.strip_prefix(before.as_str())) else {
+                    continue;
+                };
+                if let Some((name, called)) = name_of(key)
+                    && name.starts_with(prefix)
+                    && is_of_a_recipe(called, kv.lease())
+                {
+                    names.extend(LockName::parse(name));
+                }
+            }
+            match found.kvs().last().filter(|_| found.more()) {
+                // The very next key that there can be.
+                Some(last) => from = [last.key(), &[0]].concat(),
+                None => return Ok(names),
+            }
+        }
+    }
+
+    pub(super) async fn broken(&self, name: LockName, how: Break) -> Result<Vec<Member>, BreakError> {
+        let keys = self.keys(&name)?;
+        let members = self.members(&keys).await?;
+        let entries: Vec<&Entry> = members.queue.holders().collect();
+        if entries.is_empty() {
+            return Err(BreakError::NotHeld { name });
+        }
+        let shown = |entry: &&Entry| {
+            let mut member = members.member(&keys.below, entry);
+            member.token = Some(token(entry));
+            member
+        };
+        if how == Break::Ask && entries.iter().any(|entry| entry.grant.is_none()) {
+            let holders = entries.iter().filter(|entry| entry.grant.is_none()).map(shown).collect();
+            return Err(BreakError::HolderKeepsIt { name, holders, advice: ASK_ANOTHER.into() });
+        }
+        for some in entries.chunks(AT_ONCE) {
+            // Each on the condition that it is still the one that was seen.
+            let each = some.iter().map(|entry| {
+                let key = keys.seen(entry);
+                let stands = Compare::create_revision(key.as_str(), CompareOp::Equal, entry.order);
+                // A key that was written a second time is marked by that; its place is where it was first written.
+                let again = PutOptions::new().with_ignore_value().with_ignore_lease();
+                let step = match how {
+                    Break::Ask => TxnOp::put(key, Vec::new(), Some(again)),
+                    Break::Force => TxnOp::delete(key, None),
+                };
+                TxnOp::txn(Txn::new().when([stands]).and_then([step]))
+            });
+            self.link.txn(Txn::new().and_then(each.collect::<Vec<_>>())).await?;
+        }
+        Ok(entries.iter().map(shown).collect())
+    }
+}

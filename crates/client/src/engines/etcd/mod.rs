@@ -1,0 +1,217 @@
+//! `etcd:`, locks in an etcd that is there already: by the recipe that etcd itself comes with, without its known traps.
+//!
+//! A lock is a queue of keys below its name, in the order in which they were created. What must hold beside that:
+//!
+//! - **A key for each acquire**, called by its grant: a request that is sent twice is one, and tasks of one process exclude each other. All
+//!   keys of a client stand under its lease, and go with it.
+//! - **Nobody holds who has a conflicting key before its own**, and who waits watches the nearest of those, and no other.
+//! - **Who gets the lock has been seen to be in the queue, under its lease, at the moment at which nobody was before it**: a lease may have ended
+//!   while its owner waited.
+//! - **A lease is believed in from what a majority has confirmed**: see `lease`.
+//! - **What may have been done is undone**: a request whose answer was lost can no longer arrive when something says that it was given up.
+//!
+//! What it assumes is in docs/engines/etcd.md.
+
+mod acquire;
+mod address;
+mod fault;
+mod keys;
+mod lease;
+mod link;
+mod look;
+mod start;
+mod undo;
+mod value;
+mod watches;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use etcd_client::GetOptions;
+use futures_util::future::{BoxFuture, join_all};
+
+use self::address::Address;
+use self::keys::Keys;
+use self::lease::Keeper;
+use self::link::Link;
+use self::watches::Watches;
+use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
+use crate::clock::BootTime;
+use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start};
+use crate::engines::details::Ourselves;
+use crate::engines::session::HasSession;
+use crate::error::{
+    AcquireError, BreakError, ConnectError, EngineError, InspectError, LostReason, ReleaseError,
+    RememberError, RenewError, ValueError,
+};
+use crate::info::{LockInfo, Member};
+use crate::lease::Term;
+use crate::mode::ModeSet;
+use crate::name::LockName;
+use crate::url::EngineUrl;
+
+const ENGINE: &str = "etcd";
+
+/// So many locks are looked at together.
+const TOGETHER: usize = 64;
+
+/// The engine `etcd:`.
+#[derive(Debug)]
+pub struct EtcdEngine {
+    address: Address,
+    link: Arc<Link>,
+    keeper: Arc<Keeper>,
+    watches: Arc<Watches>,
+    ourselves: Ourselves,
+    capabilities: Capabilities,
+    context: EngineContext,
+}
+
+impl EtcdEngine {
+    pub(crate) async fn open_url(
+        url: &EngineUrl<'_>,
+        context: EngineContext,
+    ) -> Result<Arc<dyn Engine>, ConnectError> {
+        let address = Address::parse(url)?;
+        let link = Link::new(&address, context.clone())?;
+        link.reach(&address.prefix).await.map_err(|fault| fault.error)?;
+        let keeper = Keeper::new(link.clone(), context.clone(), address.prefix.clone());
+        let watches = Watches::new(link.clone(), context.clone(), keeper.closing.clone());
+        let capabilities = Capabilities {
+            modes: ModeSet::ALL,
+            value: true,
+            remembers: true,
+            fencing: true,
+            fair: true,
+            visible_waiters: true,
+            breaking: Breaking::Force,
+            expiry: Expiry::Lease,
+            waking: Waking::One,
+            reach: Reach::Network,
+            ..Capabilities::minimal(ENGINE, "key")
+        };
+        let ourselves = Ourselves::new();
+        Ok(Arc::new(Self { address, link, keeper, watches, ourselves, capabilities, context }))
+    }
+
+    fn keys(&self, name: &LockName) -> Result<Keys, EngineError> {
+        Keys::of(&self.address.prefix, name)
+    }
+
+    fn now(&self) -> BootTime {
+        self.context.clock.now()
+    }
+
+    /// Sees whether a grant still stands, and has its lease proved meanwhile.
+    async fn confirm(self: Arc<Self>, grant: Grant) -> Result<Term, RenewError> {
+        let asked = self.now();
+        let Some((lease, held)) = self.keeper.sessions.with(grant.id, grant.ttl, asked) else {
+            return Err(RenewError::Lost(LostReason::Forgotten));
+        };
+        let ends = asked + self.link.limit();
+        let proving = self.link.until("etcd", ends, async { Ok(lease.prove(asked).await) });
+        let own = GetOptions::new().with_keys_only();
+        let (found, proved) = tokio::join!(self.link.get(held.node.as_str(), own), proving);
+        match found?.kvs().first() {
+            Some(kv) if kv.create_revision() == held.token.get().cast_signed() => {
+                if kv.mod_revision() != kv.create_revision() {
+                    return Err(RenewError::Lost(LostReason::Broken));
+                }
+            }
+            _ => {
+                lease.forget(grant.id);
+                return Err(RenewError::Lost(LostReason::Forgotten));
+            }
+        }
+        let Some(sent_at) = proved? else { return Err(RenewError::Lost(LostReason::Disconnected)) };
+        let renewed = lease.session().renewed(grant.id, sent_at);
+        renewed.ok_or(RenewError::Lost(LostReason::Forgotten))
+    }
+}
+
+impl Engine for EtcdEngine {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn place(&self) -> String {
+        self.address.place()
+    }
+
+    fn acquire(
+        self: Arc<Self>,
+        request: AcquireRequest,
+    ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
+        Box::pin(self.wait_for(request))
+    }
+
+    fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>> {
+        Box::pin(self.confirm(grant))
+    }
+
+    fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>> {
+        Box::pin(async move { self.let_go(&grant).await })
+    }
+
+    fn set_value(self: Arc<Self>, grant: Grant, bytes: Bytes) -> BoxFuture<'static, Result<(), ValueError>> {
+        Box::pin(self.write(grant, bytes))
+    }
+
+    fn remember(
+        self: Arc<Self>,
+        grant: Grant,
+        start: Start,
+    ) -> BoxFuture<'static, Result<Remembered, RememberError>> {
+        Box::pin(async move { self.note(&grant, start).await })
+    }
+
+    fn recall(
+        self: Arc<Self>,
+        name: LockName,
+        window: Duration,
+    ) -> BoxFuture<'static, Result<Option<Duration>, InspectError>> {
+        Box::pin(async move {
+            let keys = self.keys(&name)?;
+            Ok(self.noted_ago(&keys, window).await?)
+        })
+    }
+
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<'static, Result<LockInfo, InspectError>> {
+        Box::pin(async move { Ok(self.look_at(name).await?) })
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<'static, Result<Vec<LockInfo>, InspectError>> {
+        Box::pin(async move {
+            let names: Vec<_> = self.names(&prefix).await?.into_iter().collect();
+            let mut locks = Vec::new();
+            for some in names.chunks(TOGETHER) {
+                for looked in join_all(some.iter().map(|name| self.look_at(name.clone()))).await {
+                    locks.push(looked?);
+                }
+            }
+            // Some may be free by now.
+            locks.retain(|lock| !lock.holders.is_empty() || !lock.waiters.is_empty());
+            Ok(locks)
+        })
+    }
+
+    fn break_lock(
+        self: Arc<Self>,
+        name: LockName,
+        how: Break,
+    ) -> BoxFuture<'static, Result<Vec<Member>, BreakError>> {
+        Box::pin(async move { self.broken(name, how).await })
+    }
+
+    fn close(self: Arc<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let give_up = self.now() + self.link.limit();
+            tokio::select! {
+                () = self.keeper.close() => {}
+                () = self.context.clock.sleep_until(give_up) => {}
+            }
+            self.link.close();
+        })
+    }
+}

@@ -1,0 +1,182 @@
+//! The last start of a job: a key under a lease of its own, which ends with the start's window. How long ago it was is what that lease has run.
+
+use std::time::Duration;
+
+use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
+
+use super::EtcdEngine;
+use super::acquire::gets;
+use super::fault::Fault;
+use super::keys::Keys;
+use crate::engine::{Grant, Remembered, Start};
+use crate::error::{Lost, LostReason, RememberError};
+use crate::ids::GrantId;
+
+/// etcd tells what is left of a lease in whole seconds.
+const COARSE: Duration = Duration::from_secs(1);
+
+/// Beyond it, a window is as good as any: what etcd allows for a lease is more.
+const LONGEST_SECS: u64 = 8_000_000_000;
+
+/// A start that was found.
+struct Noted {
+    /// Who noted it.
+    id: GrantId,
+    /// How long ago it was, for those who are told.
+    ago: Duration,
+    /// How long ago it was at the least, for what is decided.
+    at_least: Duration,
+}
+
+/// What is written down of a start: who notes it, how long it was ago when the lease was asked for, and when that was there.
+#[derive(Debug, PartialEq, Eq)]
+struct Note {
+    id: GrantId,
+    ago: Duration,
+    ago_when_granted: Duration,
+}
+
+impl Note {
+    fn text(&self) -> String {
+        format!("{} {} {}", self.id, self.ago.as_millis(), self.ago_when_granted.as_millis())
+    }
+
+    fn parse(text: &[u8]) -> Option<Self> {
+        let mut words = str::from_utf8(text).ok()?.split(' ');
+        let id = words.next()?.parse().ok()?;
+        let mut ms = || Some(Duration::from_millis(words.next()?.parse().ok()?));
+        Some(Self { id, ago: ms()?, ago_when_granted: ms()? })
+    }
+
+    /// How long ago the start is, when its lease of so many seconds has so many left.
+    fn noted(&self, of: i64, left: i64) -> Noted {
+        // A leader that was elected meanwhile gives a lease all of its time again, and some more.
+        let ran =
+            Duration::from_secs(u64::try_from(of.saturating_sub(left)).unwrap_or(0)).saturating_sub(COARSE);
+        Noted { id: self.id, ago: self.ago_when_granted + ran, at_least: self.ago + ran }
+    }
+}
+
+impl EtcdEngine {
+    pub(super) async fn note(&self, grant: &Grant, start: Start) -> Result<Remembered, RememberError> {
+        let keys = self.keys(&grant.name)?;
+        let lost = || RememberError::from(Lost { name: grant.name.clone(), reason: LostReason::Forgotten });
+        let Some(held) = self.keeper.sessions.with(grant.id, grant.ttl, self.now()).map(|(_, held)| held)
+        else {
+            return Err(lost());
+        };
+        let (id, asked) = (GrantId::random(), self.now());
+        // No later one is to be hidden by this.
+        let window = start.window.max(start.ago);
+        let mut lease = None;
+        loop {
+            let (found, noted) = self.noted(&keys).await?;
+            let revision = found.as_ref().map_or(0, KeyValue::mod_revision);
+            if let Some(noted) = noted {
+                if noted.id == id {
+                    return Ok(Remembered::Recorded);
+                }
+                if noted.at_least < window {
+                    self.give_back(lease);
+                    return Ok(Remembered::Already { ago: noted.ago.min(almost(window)) });
+                }
+            }
+            let ago = start.ago + self.now().since(asked);
+            let left = start.window.saturating_sub(start.ago);
+            let note = match lease {
+                Some(_) => None,
+                None if left.is_zero() => None,
+                None => {
+                    let secs = left.as_nanos().div_ceil(1_000_000_000).try_into().unwrap_or(LONGEST_SECS);
+                    let secs =
+                        i64::try_from(secs.min(LONGEST_SECS)).expect("this is much less than the most");
+                    let granted = self.link.grant(secs, 0).await?;
+                    lease = Some(granted.id());
+                    let ago_when_granted = start.ago + self.now().since(asked);
+                    Some(Note { id, ago, ago_when_granted })
+                }
+            };
+            let stands = Compare::create_revision(
+                held.node.as_str(),
+                CompareOp::Equal,
+                held.token.get().cast_signed(),
+            );
+            let unchanged = Compare::mod_revision(keys.start.as_str(), CompareOp::Equal, revision);
+            let own = GetOptions::new().with_keys_only();
+            let mut txn = Txn::new().when([stands, unchanged]);
+            // What lies longer back than its window is not kept.
+            if let (Some(lease), Some(note)) = (lease, &note) {
+                let under = PutOptions::new().with_lease(lease);
+                txn = txn.and_then([TxnOp::put(keys.start.as_str(), note.text(), Some(under))]);
+            }
+            let answer =
+                self.link.txn(txn.or_else([TxnOp::get(held.node.as_str(), Some(own))])).await?.answer;
+            if answer.succeeded() {
+                return Ok(Remembered::Recorded);
+            }
+            if gets(&answer).first().is_none_or(|own| own.kvs().is_empty()) {
+                self.give_back(lease);
+                return Err(lost());
+            }
+        }
+    }
+
+    pub(super) async fn noted_ago(&self, keys: &Keys, window: Duration) -> Result<Option<Duration>, Fault> {
+        let (_, noted) = self.noted(keys).await?;
+        Ok(noted.filter(|noted| noted.at_least < window).map(|noted| noted.ago.min(almost(window))))
+    }
+
+    /// The start that is noted, and what is there of it.
+    async fn noted(&self, keys: &Keys) -> Result<(Option<KeyValue>, Option<Noted>), Fault> {
+        let mut found = self.link.get(keys.start.as_str(), GetOptions::new()).await?;
+        let Some(kv) = found.take_kvs().into_iter().next() else { return Ok((None, None)) };
+        let Some(note) = Note::parse(kv.value()).filter(|_| kv.lease() != 0) else {
+            // Somebody else wrote it: nothing is known of when.
+            return Ok((Some(kv), None));
+        };
+        let lives = self.link.time_to_live(kv.lease()).await?;
+        // It is gone now.
+        let noted = (lives.ttl() >= 0).then(|| note.noted(lives.granted_ttl(), lives.ttl()));
+        Ok((Some(kv), noted))
+    }
+
+    /// A lease under which nothing stands is not needed.
+    fn give_back(&self, lease: Option<i64>) {
+        if let Some(id) = lease {
+            let link = self.link.clone();
+            self.keeper.undoing.spawn_on(async move { drop(link.revoke(id).await) }, &self.context.runtime);
+        }
+    }
+}
+
+/// The longest that is still within a window.
+fn almost(window: Duration) -> Duration {
+    window.saturating_sub(Duration::from_millis(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_note_is_read_as_it_was_written() {
+        let note = Note { id: GrantId::random(), ago: SECOND * 3, ago_when_granted: SECOND * 4 };
+        assert_eq!(Note::parse(note.text().as_bytes()), Some(note));
+        for text in [&b""[..], b"x 1 2", b"00000000000000000000000000000001 1", b"\xff"] {
+            assert_eq!(Note::parse(text), None);
+        }
+    }
+
+    #[test]
+    fn it_is_never_said_to_be_longer_ago_than_it_was() {
+        let note = Note { id: GrantId::random(), ago: SECOND * 3, ago_when_granted: SECOND * 3 };
+        // After 4.2 s, 5.8 s of 10 are left, of which etcd says 5.
+        assert_eq!(note.noted(10, 5).at_least, SECOND * 7);
+        // After 4 s it says 6.
+        assert_eq!(note.noted(10, 6).at_least, SECOND * 6);
+        assert_eq!(note.noted(10, 10).at_least, SECOND * 3);
+        assert_eq!(note.noted(10, 11).at_least, SECOND * 3, "a new leader gave it more");
+    }
+}

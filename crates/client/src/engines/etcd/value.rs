@@ -1,0 +1,110 @@
+//! How a lock's value is written, and left.
+//!
+//! A write is on two conditions: that the grant stands, and that the value is as the writer knows it. So one that was given up and arrives late
+//! neither comes after a later one of the same grant nor after the release.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp};
+
+use super::EtcdEngine;
+use super::acquire::{gets, revision};
+use super::fault::Fault;
+use super::keys::Keys;
+use super::lease::{Lease, Writes};
+use super::undo::{Left, leave};
+use crate::engine::Grant;
+use crate::engines::kept_value::KeptValue;
+use crate::engines::session::{HasSession, InUse};
+use crate::error::{Lost, LostReason, ReleaseError, ValueError};
+
+impl EtcdEngine {
+    pub(super) async fn write(self: Arc<Self>, grant: Grant, bytes: Bytes) -> Result<(), ValueError> {
+        let lost = |reason| ValueError::from(Lost { name: grant.name.clone(), reason });
+        let keys = self.keys(&grant.name)?;
+        let Some((lease, held)) = self.keeper.sessions.with(grant.id, grant.ttl, self.now()) else {
+            return Err(lost(LostReason::Forgotten));
+        };
+        let Some(writes) = lease.writes_of(grant.id) else { return Err(lost(LostReason::Forgotten)) };
+        let stands = Compare::create_revision(held.node, CompareOp::Equal, held.token.get().cast_signed());
+        let written = KeptValue::written(bytes, grant.id);
+        let write = Write { engine: self.clone(), keys, lease, grant: grant.clone(), stands, written };
+        // By a task of its own: the next write and the release wait for it, and it must not wait for anybody who does not go on.
+        let writing = self.context.runtime.spawn(write.go(writes));
+        let written =
+            async { writing.await.unwrap_or_else(|_| Err(Fault::no_answer("the client was closed".into()))) };
+        let ends = self.now() + self.link.limit();
+        if self.link.until("etcd", ends, written).await? { Ok(()) } else { Err(lost(LostReason::Forgotten)) }
+    }
+
+    pub(super) async fn let_go(&self, grant: &Grant) -> Result<(), ReleaseError> {
+        let keys = self.keys(&grant.name)?;
+        let key = keys.entry(grant.id, grant.mode);
+        let lease = self.keeper.sessions.of(grant.ttl, self.now());
+        let ended = if lease.is_some() { LostReason::Forgotten } else { LostReason::Disconnected };
+        let letting_go = async {
+            if let Some(writes) = lease.as_ref().and_then(|lease| lease.writes_of(grant.id)) {
+                // What was begun before is done before.
+                drop(writes.lock().await);
+            }
+            let held = lease.as_ref().and_then(|lease| lease.session().held(grant.id));
+            let value = held.and_then(|held| held.marked).map(|kept| -> Left { (keys.value, kept) });
+            leave(&self.link, &key, value.as_ref()).await
+        };
+        let ends = self.now() + self.link.limit();
+        let freed = self.link.until("etcd", ends, letting_go).await?;
+        if let Some(lease) = lease {
+            lease.forget(grant.id);
+        }
+        if freed { Ok(()) } else { Err(ReleaseError::NotHeld(ended)) }
+    }
+}
+
+struct Write {
+    engine: Arc<EtcdEngine>,
+    keys: Keys,
+    lease: InUse<Lease>,
+    grant: Grant,
+    /// That the grant stands.
+    stands: Compare,
+    written: KeptValue,
+}
+
+impl Write {
+    /// Whether it was written: not, if the grant is gone.
+    async fn go(self, writes: Writes) -> Result<bool, Fault> {
+        let Self { engine, keys, lease, grant, stands, written } = self;
+        let mut last = writes.lock().await;
+        // Until there is an answer, it is not known what is there.
+        let mut known = last.take();
+        loop {
+            let expected = match known {
+                Some(revision) => revision,
+                None => {
+                    let found =
+                        engine.link.get(keys.value.as_str(), GetOptions::new().with_keys_only()).await?;
+                    found.kvs().first().map_or(0, etcd_client::KeyValue::mod_revision)
+                }
+            };
+            let unchanged = Compare::mod_revision(keys.value.as_str(), CompareOp::Equal, expected);
+            let own = GetOptions::new().with_keys_only();
+            let txn = Txn::new()
+                .when([stands.clone(), unchanged])
+                .and_then([TxnOp::put(keys.value.as_str(), written.text(), None)])
+                .or_else([TxnOp::get(keys.entry(grant.id, grant.mode), Some(own))]);
+            let answer = engine.link.txn(txn).await?.answer;
+            if answer.succeeded() {
+                *last = Some(revision(&answer));
+                lease.session().mark(grant.id, written);
+                return Ok(true);
+            }
+            if gets(&answer).first().is_none_or(|own| own.kvs().is_empty()) {
+                lease.forget(grant.id);
+                return Ok(false);
+            }
+            // An earlier write of this grant has arrived, or this one did when it was first sent.
+            known = None;
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Those of one client who wait, each for one key to go: all on one stream.
+//!
+//! It is opened when the first one comes, and opened again when it breaks. Each says from which revision on it wants to know, so nothing is
+//! missed meanwhile, and nobody has to look because of it. Only whom etcd refuses to tell, because that revision was compacted for
+//! instance, has to look by itself.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use etcd_client::{WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream};
+use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::fault::Fault;
+use super::link::{Link, Way};
+use crate::engine::EngineContext;
+use crate::random;
+
+/// The pauses before the stream is opened again: ever longer ones.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Why somebody is woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// The key is gone.
+    Gone,
+    /// It will not be told: it has to look.
+    Look,
+}
+
+#[derive(Debug)]
+pub(super) struct Watches {
+    link: Arc<Link>,
+    context: EngineContext,
+    state: Mutex<State>,
+    /// There is something to be sent.
+    changed: Notify,
+    closing: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    begun: bool,
+    last: i64,
+    present: HashMap<i64, Watching>,
+    /// Those of whom etcd is to be told that they came, and that they left.
+    came: Vec<i64>,
+    left: Vec<i64>,
+}
+
+#[derive(Debug)]
+struct Watching {
+    key: String,
+    /// From which revision on.
+    from: i64,
+    wake: oneshot::Sender<Woken>,
+}
+
+impl Watches {
+    pub(super) fn new(link: Arc<Link>, context: EngineContext, closing: CancellationToken) -> Arc<Self> {
+        Arc::new(Self { link, context, state: Mutex::default(), changed: Notify::new(), closing })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says when this key is deleted, at this revision or later.
+    pub(super) fn watch(self: &Arc<Self>, key: String, from: i64) -> Watched {
+        let (wake, woken) = oneshot::channel();
+        let mut state = self.state();
+        state.last += 1;
+        let id = state.last;
+        state.present.insert(id, Watching { key, from, wake });
+        state.came.push(id);
+        if !std::mem::replace(&mut state.begun, true) {
+            self.context.runtime.spawn(self.clone().listen());
+        }
+        drop(state);
+        self.changed.notify_one();
+        Watched { watches: self.clone(), id, woken }
+    }
+
+    async fn listen(self: Arc<Self>) {
+        let closing = self.closing.clone();
+        closing.run_until_cancelled(self.listen_until_closed()).await;
+    }
+
+    async fn listen_until_closed(&self) {
+        let clock = &self.context.clock;
+        let mut failures = 0;
+        loop {
+            // Nobody waits: there is nothing to be heard.
+            while self.state().present.is_empty() {
+                self.changed.notified().await;
+            }
+            let began = clock.now();
+            if let Err(fault) = self.listen_once().await {
+                if failures == 0 {
+                    tracing::debug!(error = %fault.error, "the stream of watches is opened again");
+                }
+                if !fault.what.is_silence() {
+                    self.wake_all();
+                }
+            }
+            // One that ends as soon as it is open is as bad as one that does not open.
+            failures = if clock.now().since(began) > LONGEST_PAUSE { 1 } else { failures + 1 };
+            let pause = (FIRST_PAUSE * failures).min(LONGEST_PAUSE);
+            clock.sleep_until(clock.now() + random::jittered(pause)).await;
+        }
+    }
+
+    /// One stream, until it breaks.
+    async fn listen_once(&self) -> Result<(), Fault> {
+        let way = self.link.way()?;
+        let limit = self.context.clock.now() + self.link.attempt_limit();
+        let opened = self.link.until(&way.at, limit, self.open(&way)).await;
+        let Some((requests, answers)) = opened.inspect_err(|_| self.link.turn_from(&way))? else {
+            return Ok(());
+        };
+        tokio::select! {
+            ended = self.send(&way, requests) => ended,
+            ended = self.hear(&way, answers) => ended,
+            // All else goes another way from now on, since this one is silent.
+            () = self.link.turned_from(&way) => Ok(()),
+        }
+    }
+
+    async fn open(&self, way: &Way) -> Result<Option<(WatchRequestSender, WatchResponseStream)>, Fault> {
+        way.logged_in().await?;
+        let first = {
+            let mut state = self.state();
+            state.left.clear();
+            state.came = state.present.keys().copied().collect();
+            state.came.pop().and_then(|id| state.watching(id))
+        };
+        // They have all left meanwhile.
+        let Some((key, options)) = first else { return Ok(None) };
+        let stream = way.client.watch_client().watch(key, Some(options)).await;
+        Ok(Some(stream.map_err(|error| Fault::of(&way.at, error))?.split()))
+    }
+
+    async fn send(&self, way: &Way, mut requests: WatchRequestSender) -> Result<(), Fault> {
+        loop {
+            loop {
+                let (came, left) = {
+                    let mut state = self.state();
+                    (state.came.pop().map(|id| state.watching(id)), state.left.pop())
+                };
+                let sent = match (came, left) {
+                    (None, None) => break,
+                    (came, left) => {
+                        let sent = match came.flatten() {
+                            Some((key, options)) => requests.watch(key, Some(options)).await,
+                            None => Ok(()),
+                        };
+                        match (sent, left) {
+                            (Ok(()), Some(id)) => requests.cancel(id).await,
+                            (sent, _) => sent,
+                        }
+                    }
+                };
+                sent.map_err(|error| Fault::of(&way.at, error))?;
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    async fn hear(&self, way: &Way, mut answers: WatchResponseStream) -> Result<(), Fault> {
+        let fault = |error| Fault::of(&way.at, error);
+        while let Some(answer) = answers.message().await.map_err(fault)? {
+            self.heed(&answer);
+            let refused = ["permission denied", "auth token"];
+            if answer.canceled() && refused.iter().any(|why| answer.cancel_reason().contains(why)) {
+                // etcd says so too if it does not know the login any more with which the stream was opened.
+                way.renew_login().await?;
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn heed(&self, answer: &WatchResponse) {
+        let woken = match (answer.canceled(), answer.events().is_empty()) {
+            (true, _) => Woken::Look,
+            (false, false) => Woken::Gone,
+            (false, true) => return,
+        };
+        let mut state = self.state();
+        match state.present.remove(&answer.watch_id()) {
+            Some(watching) => {
+                if woken == Woken::Gone {
+                    // It is told once.
+                    state.left.push(answer.watch_id());
+                    self.changed.notify_one();
+                }
+                drop(state);
+                let _ = watching.wake.send(woken);
+            }
+            // Whoever left has been told of, or will be. But who is refused may be refused without its number.
+            None if answer.canceled() && answer.watch_id() < 0 => {
+                drop(state);
+                self.wake_all();
+            }
+            None => {}
+        }
+    }
+
+    fn wake_all(&self) {
+        let present = std::mem::take(&mut self.state().present);
+        for watching in present.into_values() {
+            let _ = watching.wake.send(Woken::Look);
+        }
+    }
+}
+
+impl State {
+    /// What is asked for one who is still there.
+    fn watching(&self, id: i64) -> Option<(String, WatchOptions)> {
+        let watching = self.present.get(&id)?;
+        let options = WatchOptions::new()
+            .with_watch_id(id)
+            .with_start_revision(watching.from)
+            .with_filters([WatchFilterType::NoPut]);
+        Some((watching.key.clone(), options))
+    }
+}
+
+/// One who waits for a key to go, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Watched {
+    watches: Arc<Watches>,
+    id: i64,
+    woken: oneshot::Receiver<Woken>,
+}
+
+impl Watched {
+    /// Resolves when it is to look.
+    pub(super) async fn woken(&mut self) -> Woken {
+        (&mut self.woken).await.unwrap_or(Woken::Look)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let mut state = self.watches.state();
+        if state.present.remove(&self.id).is_some() {
+            state.left.push(self.id);
+            drop(state);
+            self.watches.changed.notify_one();
+        }
+    }
+}

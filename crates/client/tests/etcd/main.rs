@@ -1,0 +1,5 @@
+//! The engine `etcd:`, on real etcds.
+
+mod contract;
+#[path = "../proxies/mod.rs"]
+mod proxies;
