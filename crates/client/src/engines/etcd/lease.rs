@@ -228,7 +228,8 @@ impl Keeper {
     /// Puts out those who did not renew in time, and gives up leases that nobody uses.
     fn put_out(&self, lease: &Arc<Lease>, now: BootTime) {
         for held in lease.session.overdue(now) {
-            if let Some((grant, _)) = held.node.rsplit_once('/').and_then(|(_, called)| queue::whose(called)) {
+            if let Some((grant, _)) = held.node.rsplit_once('/').and_then(|(_, called)| queue::whose(called))
+            {
                 lease.forget(grant);
             }
             let undo = Undo::leaving(self, lease.clone(), held.node);
@@ -277,12 +278,11 @@ impl Keeper {
         let fault = |error| Fault::of(&way.at, error);
         way.logged_in().await?;
         // Taken out, so that one on which something went wrong is not used again.
-        let mut open = match stream.take().filter(|open| open.number == way.number) {
-            Some(open) => open,
-            None => {
-                let (keeper, answers) = way.client.lease_client().keep_alive(id).await.map_err(fault)?;
-                Stream { number: way.number, keeper, answers }
-            }
+        let mut open = if let Some(open) = stream.take().filter(|open| open.number == way.number) {
+            open
+        } else {
+            let (keeper, answers) = way.client.lease_client().keep_alive(id).await.map_err(fault)?;
+            Stream { number: way.number, keeper, answers }
         };
         let sent_at = self.now();
         open.keeper.keep_alive().await.map_err(fault)?;

@@ -68,7 +68,7 @@ impl EtcdEngine {
         let (id, asked) = (GrantId::random(), self.now());
         // No later one is to be hidden by this.
         let window = start.window.max(start.ago);
-        let mut lease = None;
+        let mut note: Option<(i64, Note)> = None;
         loop {
             let (found, noted) = self.noted(&keys).await?;
             let revision = found.as_ref().map_or(0, KeyValue::mod_revision);
@@ -77,36 +77,31 @@ impl EtcdEngine {
                     return Ok(Remembered::Recorded);
                 }
                 if noted.at_least < window {
-                    self.give_back(lease);
+                    self.give_back(note.as_ref());
                     return Ok(Remembered::Already { ago: noted.ago.min(almost(window)) });
                 }
             }
-            let ago = start.ago + self.now().since(asked);
             let left = start.window.saturating_sub(start.ago);
-            let note = match lease {
-                Some(_) => None,
-                None if left.is_zero() => None,
-                None => {
-                    let secs = left.as_nanos().div_ceil(1_000_000_000).try_into().unwrap_or(LONGEST_SECS);
-                    let secs =
-                        i64::try_from(secs.min(LONGEST_SECS)).expect("this is much less than the most");
-                    let granted = self.link.grant(secs, 0).await?;
-                    lease = Some(granted.id());
-                    let ago_when_granted = start.ago + self.now().since(asked);
-                    Some(Note { id, ago, ago_when_granted })
-                }
-            };
-            let stands = Compare::create_revision(
-                held.node.as_str(),
-                CompareOp::Equal,
-                held.token.get().cast_signed(),
-            );
-            let unchanged = Compare::mod_revision(keys.start.as_str(), CompareOp::Equal, revision);
+            if note.is_none() && !left.is_zero() {
+                let secs = left.as_nanos().div_ceil(1_000_000_000).try_into().unwrap_or(LONGEST_SECS);
+                let secs = i64::try_from(secs.min(LONGEST_SECS)).expect("this is much less than the most");
+                let ago = start.ago + self.now().since(asked);
+                let lease = self.link.grant(secs, 0).await?.id();
+                let ago_when_granted = start.ago + self.now().since(asked);
+                note = Some((lease, Note { id, ago, ago_when_granted }));
+            }
             let own = GetOptions::new().with_keys_only();
-            let mut txn = Txn::new().when([stands, unchanged]);
+            let mut txn = Txn::new().when([
+                Compare::create_revision(
+                    held.node.as_str(),
+                    CompareOp::Equal,
+                    held.token.get().cast_signed(),
+                ),
+                Compare::mod_revision(keys.start.as_str(), CompareOp::Equal, revision),
+            ]);
             // What lies longer back than its window is not kept.
-            if let (Some(lease), Some(note)) = (lease, &note) {
-                let under = PutOptions::new().with_lease(lease);
+            if let Some((lease, note)) = &note {
+                let under = PutOptions::new().with_lease(*lease);
                 txn = txn.and_then([TxnOp::put(keys.start.as_str(), note.text(), Some(under))]);
             }
             let answer =
@@ -115,7 +110,7 @@ impl EtcdEngine {
                 return Ok(Remembered::Recorded);
             }
             if gets(&answer).first().is_none_or(|own| own.kvs().is_empty()) {
-                self.give_back(lease);
+                self.give_back(note.as_ref());
                 return Err(lost());
             }
         }
@@ -141,8 +136,8 @@ impl EtcdEngine {
     }
 
     /// A lease under which nothing stands is not needed.
-    fn give_back(&self, lease: Option<i64>) {
-        if let Some(id) = lease {
+    fn give_back(&self, note: Option<&(i64, Note)>) {
+        if let Some(&(id, _)) = note {
             let link = self.link.clone();
             self.keeper.undoing.spawn_on(async move { drop(link.revoke(id).await) }, &self.context.runtime);
         }

@@ -79,13 +79,11 @@ impl Write {
         // Until there is an answer, it is not known what is there.
         let mut known = last.take();
         loop {
-            let expected = match known {
-                Some(revision) => revision,
-                None => {
-                    let found =
-                        engine.link.get(keys.value.as_str(), GetOptions::new().with_keys_only()).await?;
-                    found.kvs().first().map_or(0, etcd_client::KeyValue::mod_revision)
-                }
+            let expected = if let Some(revision) = known {
+                revision
+            } else {
+                let found = engine.link.get(keys.value.as_str(), GetOptions::new().with_keys_only()).await?;
+                found.kvs().first().map_or(0, etcd_client::KeyValue::mod_revision)
             };
             let unchanged = Compare::mod_revision(keys.value.as_str(), CompareOp::Equal, expected);
             let own = GetOptions::new().with_keys_only();
