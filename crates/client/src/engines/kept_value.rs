@@ -53,6 +53,11 @@ impl KeptValue {
         text
     }
 
+    /// Whether somebody may be about to write it.
+    pub(super) const fn is_marked(&self) -> bool {
+        self.writer.is_some()
+    }
+
     /// What a reader finds, who knows which grants stand.
     pub(super) fn value(&self, stands: impl Fn(GrantId) -> bool) -> Value {
         let died = self.writer.is_some_and(|writer| !stands(writer));

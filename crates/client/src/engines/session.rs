@@ -129,9 +129,8 @@ impl Session {
     }
 
     /// Takes out those that were not renewed in time.
-    pub(super) fn overdue(&self, now: BootTime) -> Vec<Held> {
-        let overdue = self.state().held.extract_if(|_, held| held.ends <= now).collect::<Vec<_>>();
-        overdue.into_iter().map(|(_, held)| held).collect()
+    pub(super) fn overdue(&self, now: BootTime) -> Vec<(GrantId, Held)> {
+        self.state().held.extract_if(|_, held| held.ends <= now).collect()
     }
 
     /// It has ended, and all that it held is lost.

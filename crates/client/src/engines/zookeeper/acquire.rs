@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use zookeeper_client::Error;
 
 use super::fault::{Fault, What};
-use super::link::{Link, Node, Seen, within};
+use super::link::{Link, Made, Node, Seen, within};
 use super::paths::{SIMPLE, VALUE, entry};
 use super::{Recipe, ZooKeeperEngine};
 use crate::engine::{AcquireRequest, Granted, WaitUntil};
@@ -15,6 +15,7 @@ use crate::engines::kept_value::KeptValue;
 use crate::engines::queue::Queue;
 use crate::engines::session::{HasSession, InUse};
 use crate::error::{AcquireError, RenewError};
+use crate::ids::GrantId;
 use crate::mode::Mode;
 use crate::random;
 use crate::value::Value;
@@ -89,14 +90,13 @@ impl ZooKeeperEngine {
         }
         let entry = entry(request.grant, request.mode);
         let entering = (**link).clone().enter(lock.to_owned(), entry, self.details(request));
-        let entering = Box::pin(async move { entering.await.map(Some) });
-        let Some(node) = self.settled(link, request, entering).await? else {
+        let Some((node, seen)) = self.settled(link, request, Box::pin(entering)).await? else {
             unreachable!("an entry is made, whoever else is there")
         };
         *in_line = true;
-        let answer = self.until_first(link, request, lock, &node).await;
+        let answer = self.until_first(link, request, lock, &node, seen).await;
         if answer.is_err() {
-            self.leave(link, node.path).await;
+            self.leave(link, node.path, request.grant).await;
         }
         answer
     }
@@ -107,9 +107,16 @@ impl ZooKeeperEngine {
         request: &AcquireRequest,
         lock: &str,
         node: &Node,
+        mut seen: Option<Seen>,
     ) -> Result<Granted, NotGot> {
         loop {
-            let Some(seen) = self.heard(request, link.see(lock)).await? else { continue };
+            let seen = match seen.take() {
+                Some(seen) => seen,
+                None => match self.heard(request, link.see(lock)).await? {
+                    Some(seen) => seen,
+                    None => continue,
+                },
+            };
             let queue = Queue::new(seen.children.entries.clone());
             let Some(place) = queue.place(request.grant) else {
                 return Err(NotGot::Gone(Fault::Said(Error::NoNode)));
@@ -130,35 +137,41 @@ impl ZooKeeperEngine {
         in_line: &mut bool,
     ) -> Result<Granted, NotGot> {
         loop {
-            let entering = (**link).clone().enter_simple(lock.to_owned(), request.grant, self.details(request));
-            let taken = self.settled(link, request, Box::pin(entering)).await?;
+            let taking = (**link).clone().take(lock.to_owned(), request.grant, self.details(request));
+            let taken = self.settled(link, request, Box::pin(taking)).await?;
             *in_line = true;
-            let in_the_way = match &taken {
+            let in_the_way = match taken {
                 None => SIMPLE.to_owned(),
-                Some(node) => {
-                    let seen = match self.heard(request, link.see(lock)).await {
-                        Ok(Some(seen)) => seen,
-                        other => {
-                            self.leave(link, node.path.clone()).await;
-                            other?;
-                            continue;
-                        }
-                    };
-                    // Who came by the queue goes first: whichever of the two was later sees the other.
-                    let queued = seen.children.entries.iter().filter(|entry| entry.node != SIMPLE);
-                    let queued = queued.filter(|entry| entry.mode != Mode::Nl).max_by_key(|entry| entry.order);
-                    let Some(queued) = queued else {
-                        let granted = self.grant(link, request, lock, node, &seen).await;
-                        if granted.is_err() {
-                            self.leave(link, node.path.clone()).await;
-                        }
-                        return granted;
-                    };
-                    self.leave(link, node.path.clone()).await;
-                    queued.node.clone()
-                }
+                Some((node, seen)) => match self.alone(link, request, lock, &node, seen).await {
+                    Ok(Ok(granted)) => return Ok(granted),
+                    not_granted => {
+                        self.leave(link, node.path, request.grant).await;
+                        not_granted?.err().unwrap_or_default()
+                    }
+                },
             };
             self.until_gone(link, request, &format!("{lock}/{in_the_way}")).await?;
+        }
+    }
+
+    /// Who came by the queue goes first: whichever of the two was later sees the other. What is in the way, if something is.
+    async fn alone(
+        &self,
+        link: &InUse<Link>,
+        request: &AcquireRequest,
+        lock: &str,
+        node: &Node,
+        seen: Option<Seen>,
+    ) -> Result<Result<Granted, String>, NotGot> {
+        let seen = match seen {
+            Some(seen) => seen,
+            None => self.asked(request, link.see(lock)).await?,
+        };
+        let queued = seen.children.entries.iter().filter(|entry| entry.node != SIMPLE);
+        let queued = queued.filter(|entry| entry.mode != Mode::Nl).max_by_key(|entry| entry.order);
+        match queued {
+            Some(queued) => Ok(Err(queued.node.clone())),
+            None => Ok(Ok(self.grant(link, request, lock, node, &seen).await?)),
         }
     }
 
@@ -239,8 +252,8 @@ impl ZooKeeperEngine {
         &self,
         link: &InUse<Link>,
         request: &AcquireRequest,
-        mut making: BoxFuture<'static, Result<Option<Node>, Error>>,
-    ) -> Result<Option<Node>, NotGot> {
+        mut making: BoxFuture<'static, Made>,
+    ) -> Result<Option<(Node, Option<Seen>)>, NotGot> {
         let sent_at = self.now();
         let why = tokio::select! {
             biased;
@@ -256,10 +269,10 @@ impl ZooKeeperEngine {
                 NotGot::Ended(self.told(Fault::Silent(self.address.limit)).into())
             }
         };
-        let link = (**link).clone();
+        let (link, grant) = ((**link).clone(), request.grant);
         let undo = async move {
-            if let Ok(Some(node)) = making.await {
-                link.free_for_sure(node.path).await;
+            if let Ok(Some((node, _))) = making.await {
+                link.free_for_sure(node.path, grant).await;
             }
         };
         self.undoing.spawn_on(undo, &self.context.runtime);
@@ -267,10 +280,10 @@ impl ZooKeeperEngine {
     }
 
     /// Takes away what stands for a request, now if the servers answer.
-    async fn leave(&self, link: &InUse<Link>, node: String) {
+    async fn leave(&self, link: &InUse<Link>, node: String, grant: GrantId) {
         let freed = within(&self.context, self.address.limit, link.free(&node, None)).await;
         if freed.is_err_and(|fault| fault.what() == What::AnswerLost) {
-            self.undoing.spawn_on((**link).clone().free_for_sure(node), &self.context.runtime);
+            self.undoing.spawn_on((**link).clone().free_for_sure(node, grant), &self.context.runtime);
         }
     }
 
@@ -319,7 +332,7 @@ impl ZooKeeperEngine {
 
     fn details(&self, request: &AcquireRequest) -> String {
         let details = self.ourselves.details(request, self.context.clock.wall(), None);
-        format!("{} {details}", request.owner)
+        format!("{}/{} {details}", request.grant, request.owner)
     }
 }
 

@@ -18,12 +18,13 @@ use std::time::Duration;
 
 use tokio_util::task::AbortOnDropHandle;
 use zookeeper_client::{
-    Client, CreateMode, Error, MultiReadResult, MultiWriteError, MultiWriteResult, OneshotWatcher, Stat,
+    Client, CreateMode, Error, MultiReadResult, MultiWriteError, OneshotWatcher, Stat,
 };
 
 use super::address::Address;
 use super::fault::{Fault, What, what};
-use super::paths::{Children, Root, SIMPLE, VALUE, simple_holder};
+use super::look;
+use super::paths::{Children, Root, SIMPLE, VALUE};
 use crate::clock::BootTime;
 use crate::engine::EngineContext;
 use crate::engines::kept_value::KeptValue;
@@ -78,6 +79,9 @@ pub(super) struct Seen {
     pub(super) children: Children,
     pub(super) value: Option<KeptValue>,
 }
+
+/// What was made, and what was seen just after that; nothing, if the lock is taken.
+pub(super) type Made = Result<Option<(Node, Option<Seen>)>, Error>;
 
 /// Waits for an answer, and not longer than this.
 pub(super) async fn within<T, E>(
@@ -159,8 +163,8 @@ impl Link {
             };
             clock.sleep_until(clock.now() + random::slightly_below(interval)).await;
             let Some(link) = this.upgrade().filter(|link| !link.session.ended().is_cancelled()) else { return };
-            for held in link.session.overdue(clock.now()) {
-                link.context.runtime.spawn(link.clone().free_for_sure(held.node));
+            for (grant, held) in link.session.overdue(clock.now()) {
+                link.context.runtime.spawn(link.clone().free_for_sure(held.node, grant));
             }
             if let Some(sessions) = sessions.upgrade() {
                 // Whoever drops the last of it ends it.
@@ -240,7 +244,17 @@ impl Link {
             Some(MultiReadResult::Error { err: Error::NoNode }) => None,
             other => return Err(unexpected(other)),
         };
-        Ok(Seen { children: Children::new(children), value })
+        let mut children = Children::new(children);
+        if value.as_ref().is_some_and(KeptValue::is_marked)
+            && let Some(holder) = children.entries.iter_mut().find(|entry| entry.node == SIMPLE)
+        {
+            // Who holds by it, and so may be the one whose mark this is, stands in it.
+            holder.grant = match self.client.get_data(&format!("{lock}/{SIMPLE}")).await {
+                Err(Error::NoNode) => None,
+                read => look::grant(&read?.0),
+            };
+        }
+        Ok(Seen { children, value })
     }
 
     /// The same, and not what a server knew that has not heard of the last changes.
@@ -262,19 +276,23 @@ impl Link {
     }
 
     /// Makes an entry in the queue of a lock, or finds the one that was made if the answer was lost. Goes on until that is known, at the
-    /// latest with the end of the session.
-    pub(super) async fn enter(self: Arc<Self>, lock: String, entry: String, data: String) -> Result<Node, Error> {
+    /// latest with the end of the session. And looks at the lock just after that, without waiting in between.
+    pub(super) async fn enter(self: Arc<Self>, lock: String, entry: String, data: String) -> Made {
         let path = format!("{lock}/{entry}");
         let ephemeral = CreateMode::EphemeralSequential.with_acls(self.address.acls());
         loop {
-            match self.client.create(&path, data.as_bytes(), &ephemeral).await {
+            // Sent before the look, and so done before it.
+            let making = self.client.create(&path, data.as_bytes(), &ephemeral);
+            let (made, seen) = futures_util::future::join(making, self.see(&lock)).await;
+            match made {
                 Ok((stat, sequence)) => {
-                    return Ok(Node { path: format!("{path}{sequence}"), token: token(&stat) });
+                    let node = Node { path: format!("{path}{sequence}"), token: token(&stat) };
+                    return Ok(Some((node, seen.ok())));
                 }
                 Err(Error::NoNode) => self.make_parents(&lock).await?,
                 Err(error) if what(&error) == What::AnswerLost => {
                     if let Some(found) = self.find(&lock, &entry).await? {
-                        return Ok(found);
+                        return Ok(Some((found, None)));
                     }
                 }
                 Err(error) => return Err(error),
@@ -282,36 +300,48 @@ impl Link {
         }
     }
 
-    /// Takes a lock by the recipe `simple`, or finds that it is taken.
-    pub(super) async fn enter_simple(
-        self: Arc<Self>,
-        lock: String,
-        grant: GrantId,
-        data: String,
-    ) -> Result<Option<Node>, Error> {
-        let holder = simple_holder(grant);
-        let (path, occupied) = (format!("{lock}/{holder}"), format!("{lock}/{SIMPLE}"));
+    /// Takes a lock by the recipe `simple`, or finds that it is taken, in the same way.
+    pub(super) async fn take(self: Arc<Self>, lock: String, grant: GrantId, data: String) -> Made {
+        let path = format!("{lock}/{SIMPLE}");
         let ephemeral = CreateMode::Ephemeral.with_acls(self.address.acls());
         loop {
-            let mut writer = self.client.new_multi_writer();
-            writer.add_create(&occupied, &[], &ephemeral)?;
-            writer.add_create(&path, data.as_bytes(), &ephemeral)?;
-            match writer.commit().await.map_err(Error::from) {
-                // Some servers do not tell what they made.
-                Ok(made) => match made.last() {
-                    Some(MultiWriteResult::Create { stat, .. }) if !stat.is_invalid() => {
-                        return Ok(Some(Node { path, token: token(stat) }));
-                    }
-                    _ => return self.find(&lock, &holder).await,
-                },
+            let making = self.client.create(&path, data.as_bytes(), &ephemeral);
+            let (made, seen) = futures_util::future::join(making, self.see(&lock)).await;
+            match made {
+                Ok((stat, _)) => {
+                    let node = Node { path, token: token(&stat) };
+                    return Ok(Some((node, seen.ok())));
+                }
                 Err(Error::NodeExists) => return Ok(None),
                 Err(Error::NoNode) => self.make_parents(&lock).await?,
                 Err(error) if what(&error) == What::AnswerLost => {
-                    if let Some(found) = self.find(&lock, &holder).await? {
-                        return Ok(Some(found));
+                    if let Some(token) = self.is_taken_by(&path, grant).await? {
+                        return Ok(Some((Node { path, token }, None)));
                     }
                 }
                 Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The token of a lock that is taken by the recipe `simple`, if it is by this grant. What was asked for before is done by then, as in
+    /// [`find`](Self::find).
+    async fn is_taken_by(&self, path: &str, grant: GrantId) -> Result<Option<FencingToken>, Error> {
+        loop {
+            let looking = async {
+                self.client.sync(path).await?;
+                match self.client.get_data(path).await {
+                    Err(Error::NoNode) => Ok(None),
+                    read => read.map(Some),
+                }
+            };
+            match looking.await {
+                Err(error) if what(&error) == What::AnswerLost => self.pause().await,
+                Err(error) => return Err(error),
+                Ok(read) => {
+                    let ours = read.filter(|(data, _)| look::grant(data) == Some(grant));
+                    return Ok(ours.map(|(_, stat)| token(&stat)));
+                }
             }
         }
     }
@@ -369,43 +399,38 @@ impl Link {
         Ok(())
     }
 
-    /// Frees what stands for a grant, and leaves the lock's value as it is given; with `NoNode`, nothing stood for it.
+    /// Frees what stands for a grant, and leaves the lock's value as it is given; with `NoNode`, nothing stood for it. By the recipe `simple`,
+    /// what stands for one grant is called as what stands for the next: nobody may try a second time who does not know what became of the first.
     pub(super) async fn free(&self, node: &str, value: Option<&KeptValue>) -> Result<(), Fault> {
-        let (lock, name) = node.rsplit_once('/').unwrap_or_default();
-        let is_simple = name.starts_with('%');
-        if !is_simple && value.is_none() {
+        let (lock, _) = node.rsplit_once('/').unwrap_or_default();
+        let Some(value) = value else {
             self.client.delete(node, None).await?;
             self.tidy(lock);
             return Ok(());
-        }
+        };
         let mut writer = self.client.new_multi_writer();
         writer.add_delete(node, None)?;
-        if is_simple {
-            writer.add_delete(&format!("{lock}/{SIMPLE}"), None)?;
-        }
-        if let Some(value) = value {
-            writer.add_set_data(&format!("{lock}/{VALUE}"), &value.text(), None)?;
-        }
+        writer.add_set_data(&format!("{lock}/{VALUE}"), &value.text(), None)?;
         match writer.commit().await {
-            Ok(_) => {
-                self.tidy(lock);
-                Ok(())
-            }
+            Ok(_) => Ok(()),
             // The value was taken away by hand.
-            Err(MultiWriteError::OperationFailed { index: 1.., source: Error::NoNode }) if value.is_some() => {
+            Err(MultiWriteError::OperationFailed { index: 1.., source: Error::NoNode }) => {
                 Box::pin(self.free(node, None)).await
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Frees what stands for a grant, however long that takes; at the latest it goes with the session.
-    pub(super) async fn free_for_sure(self: Arc<Self>, node: String) {
-        while let Err(fault) = self.free(&node, None).await {
-            if fault.what() != What::AnswerLost {
+    /// Frees what stands for a grant, however long that takes, and whatever was tried before; at the latest it goes with the session.
+    pub(super) async fn free_for_sure(self: Arc<Self>, node: String, grant: GrantId) {
+        loop {
+            if is_simple(&node) && !matches!(self.is_taken_by(&node, grant).await, Ok(Some(_))) {
                 return;
             }
-            self.pause().await;
+            match self.free(&node, None).await {
+                Err(fault) if fault.what() == What::AnswerLost => self.pause().await,
+                _ => return,
+            }
         }
     }
 
@@ -438,6 +463,11 @@ impl Link {
     pub(super) fn root(&self) -> &Root {
         &self.address.root
     }
+}
+
+/// Whether a node stands for a holder by the recipe `simple`.
+pub(super) fn is_simple(node: &str) -> bool {
+    node.rsplit_once('/').is_some_and(|(_, name)| name == SIMPLE)
 }
 
 pub(super) fn token(stat: &Stat) -> FencingToken {

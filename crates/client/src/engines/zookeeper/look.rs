@@ -4,11 +4,12 @@ use zookeeper_client::{Error, MultiReadResult};
 
 use super::fault::Fault;
 use super::link::{Link, Seen, token};
-use super::paths::{SIMPLE, simple_holder};
 use crate::engines::details;
 use crate::engines::queue::{Entry, Queue};
 use crate::engines::stranger::another;
+use crate::ids::GrantId;
 use crate::info::{LockInfo, Member};
+use crate::mode::Mode;
 use crate::name::LockName;
 
 /// So many nodes are read together.
@@ -33,7 +34,7 @@ impl Link {
         let (mut holders, mut waiters) = (Vec::new(), Vec::new());
         for some in queue.entries().chunks(TOGETHER) {
             let mut reader = self.client().new_multi_reader();
-            let paths: Vec<_> = some.iter().map(|entry| path(lock, entry)).collect();
+            let paths: Vec<_> = some.iter().map(|entry| format!("{lock}/{}", entry.node)).collect();
             for path in &paths {
                 reader.add_get_data(path)?;
             }
@@ -112,19 +113,19 @@ impl Link {
     }
 }
 
-fn path(lock: &str, entry: &Entry) -> String {
-    match entry.grant {
-        Some(grant) if entry.node == SIMPLE => format!("{lock}/{}", simple_holder(grant)),
-        _ => format!("{lock}/{}", entry.node),
-    }
+/// The grant that a node of ours stands for, by what is in it.
+pub(super) fn grant(data: &[u8]) -> Option<GrantId> {
+    Some(ours(data, Mode::Ex)?.grant)
+}
+
+fn ours(data: &[u8], mode: Mode) -> Option<Member> {
+    let (id, details) = str::from_utf8(data).ok()?.split_once(' ')?;
+    let (grant, owner) = id.split_once('/')?;
+    Some(details::member(grant.parse().ok()?, owner.parse().ok()?, mode, details))
 }
 
 fn member(entry: &Entry, data: &[u8]) -> (Member, bool) {
-    let ours = || {
-        let (owner, details) = str::from_utf8(data).ok()?.split_once(' ')?;
-        Some(details::member(entry.grant?, owner.parse().ok()?, entry.mode, details))
-    };
-    match ours() {
+    match ours(data, entry.mode) {
         Some(member) => (member, true),
         None => {
             // kazoo writes who it is into its nodes, and others nothing: their names tell them apart.

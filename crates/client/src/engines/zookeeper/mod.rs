@@ -33,7 +33,7 @@ use zookeeper_client::{CreateMode, Error};
 
 use self::address::Address;
 use self::fault::{Fault, What};
-use self::link::{Link, within};
+use self::link::{Link, is_simple, within};
 use self::paths::VALUE;
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
@@ -107,7 +107,10 @@ impl ZooKeeperEngine {
                 waking: Waking::One,
                 ..minimal("sequential")
             },
-            Recipe::Simple => Capabilities { waking: Waking::All, ..minimal("simple") },
+            // What stands for a holder cannot be told from what stands for the next: so nobody takes it from one who lives.
+            Recipe::Simple => {
+                Capabilities { waking: Waking::All, breaking: Breaking::Ask, ..minimal("simple") }
+            }
         };
         let engine = Self {
             address,
@@ -163,7 +166,13 @@ impl ZooKeeperEngine {
             let mut writer = link.client().new_multi_writer();
             // Whoever breaks a lock changes its node.
             writer.add_check_version(node, 0)?;
-            Ok(writer.commit().await.map(drop)?)
+            writer.commit().await?;
+            if is_simple(node) {
+                let (data, _) = link.client().get_data(node).await?;
+                // Somebody took it away by hand, and another one came.
+                look::grant(&data).filter(|found| *found == grant).ok_or(Error::NoNode)?;
+            }
+            Ok(())
         };
         let lost = |reason| {
             link.session().forget(grant);
@@ -231,13 +240,13 @@ impl ZooKeeperEngine {
         if how == Break::Ask && holders.iter().any(|holder| !holder.ours) {
             return Err(BreakError::HolderKeepsIt { name, holders: members, advice: ASK_ANOTHER.into() });
         }
-        let breaking = holders.iter().map(async |holder| {
-            let broken = match how {
-                // It finds its node changed.
-                Break::Ask => link.client().set_data(&holder.node, &holder.data, None).await.map(drop)?,
-                Break::Force => link.free(&holder.node, None).await?,
-            };
-            Ok::<_, Fault>(broken)
+        if how == Break::Force && holders.iter().any(|holder| is_simple(&holder.node)) {
+            return Err(BreakError::HolderKeepsIt { name, holders: members, advice: ASK_SIMPLE.into() });
+        }
+        let breaking = holders.iter().map(async |holder| match how {
+            // It finds its node changed.
+            Break::Ask => Ok(link.client().set_data(&holder.node, &holder.data, None).await.map(drop)?),
+            Break::Force => link.free(&holder.node, None).await,
         });
         for broken in self.answer(async { Ok(join_all(breaking).await) }).await.map_err(told)? {
             match broken {
@@ -249,6 +258,9 @@ impl ZooKeeperEngine {
         Ok(members)
     }
 }
+
+const ASK_SIMPLE: &str =
+    "by the recipe `simple` it goes with its holder: ask the holder to let go, or end its process";
 
 impl Engine for ZooKeeperEngine {
     fn capabilities(&self) -> &Capabilities {
@@ -288,7 +300,15 @@ impl Engine for ZooKeeperEngine {
                     not_held(LostReason::Forgotten)
                 }
                 Err(fault) if fault.what() == What::SessionOver => not_held(LostReason::Disconnected),
-                Err(fault) => Err(self.told(fault).into()),
+                Err(fault) => {
+                    if is_simple(&held.node) && fault.what() == What::AnswerLost {
+                        // It must not be tried again by one who does not know what became of it.
+                        link.session().forget(grant.id);
+                        let freeing = (*link).clone().free_for_sure(held.node, grant.id);
+                        self.undoing.spawn_on(freeing, &self.context.runtime);
+                    }
+                    Err(self.told(fault).into())
+                }
             }
         })
     }

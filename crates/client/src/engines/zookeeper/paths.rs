@@ -18,8 +18,6 @@ pub(super) const VALUE: &str = "%value";
 pub(super) const START: &str = "%start";
 /// What the recipe `simple` holds by, and all its waiters watch.
 pub(super) const SIMPLE: &str = "%lock";
-/// Beside it stands who holds by it.
-const SIMPLE_HOLDER: &str = "%holder-";
 /// A node that is changed to learn what time it is.
 const CLOCK: &str = "%clock";
 
@@ -139,19 +137,12 @@ pub(super) fn entry(grant: GrantId, mode: Mode) -> String {
     format!("{}{OURS}", called(grant, mode))
 }
 
-/// What stands for a holder by the recipe `simple`.
-pub(super) fn simple_holder(grant: GrantId) -> String {
-    format!("{SIMPLE_HOLDER}{grant}")
-}
-
 /// The children of a lock's node.
 #[derive(Debug, Default)]
 pub(super) struct Children {
     /// Who holds and who waits. One that holds by the recipe `simple` comes before all others, wherever it stands: it goes away by itself if
     /// somebody was there before it.
     pub(super) entries: Vec<Entry>,
-    /// Who holds by the recipe `simple`, if somebody does.
-    pub(super) simple: Option<GrantId>,
     /// Parts of names of locks below this one, and their nodes.
     pub(super) below: Vec<(String, String)>,
 }
@@ -159,31 +150,24 @@ pub(super) struct Children {
 impl Children {
     pub(super) fn new(nodes: Vec<String>) -> Self {
         let mut children = Self::default();
-        let mut is_held = false;
         for node in nodes {
             if let Some((before, mode, order)) = recipe(&node) {
                 let ours = whose(before).filter(|_| node[before.len()..].starts_with(OURS));
                 let (grant, mode) = ours.map_or((None, mode), |(grant, mode)| (Some(grant), mode));
                 children.entries.push(Entry { order, mode, grant, node });
             } else if node == SIMPLE {
-                is_held = true;
-            } else if let Some(grant) = node.strip_prefix(SIMPLE_HOLDER) {
-                children.simple = grant.parse().ok();
+                children.entries.push(Entry { order: i64::MIN, mode: Mode::Ex, grant: None, node });
             } else if let Some(part) = decode(&node) {
                 children.below.push((part, node));
             }
         }
         unwrap_sequence(&mut children.entries);
-        if is_held {
-            let (order, mode) = (i64::MIN, Mode::Ex);
-            children.entries.push(Entry { order, mode, grant: children.simple, node: SIMPLE.into() });
-        }
         children
     }
 
     /// Whether a grant stands.
     pub(super) fn has(&self, grant: GrantId) -> bool {
-        self.simple == Some(grant) || self.entries.iter().any(|entry| entry.grant == Some(grant))
+        self.entries.iter().any(|entry| entry.grant == Some(grant))
     }
 }
 
@@ -191,7 +175,7 @@ impl Children {
 fn unwrap_sequence(entries: &mut [Entry]) {
     const LATE: i64 = 1 << 30;
     if entries.iter().any(|entry| entry.order > LATE) {
-        for entry in entries.iter_mut().filter(|entry| entry.order < 0) {
+        for entry in entries.iter_mut().filter(|entry| (i32::MIN.into()..0).contains(&entry.order)) {
             entry.order += 1 << 32;
         }
     }
@@ -240,7 +224,7 @@ mod tests {
 
     #[test]
     fn children_are_told_apart() {
-        let (reader, simple) = (GrantId::random(), GrantId::random());
+        let reader = GrantId::random();
         let nodes = [
             format!("{}0000000003", entry(reader, Mode::Pr)),
             "694d71ddf2dd5a8f__lock__0000000001".into(),
@@ -252,7 +236,6 @@ mod tests {
             VALUE.into(),
             START.into(),
             SIMPLE.into(),
-            simple_holder(simple),
             "42".into(),
             "x__lock__000000000%37".into(),
             "short__lock__123".into(),
@@ -268,10 +251,10 @@ mod tests {
                 (4, Mode::Ex, None),
                 (5, Mode::Ex, None),
                 (6, Mode::Pr, None),
-                (i64::MIN, Mode::Ex, Some(simple)),
+                (i64::MIN, Mode::Ex, None),
             ]
         );
-        assert!(children.has(reader) && children.has(simple) && !children.has(GrantId::random()));
+        assert!(children.has(reader) && !children.has(GrantId::random()));
         let below: Vec<_> = children.below.iter().map(|(part, _)| part.as_str()).collect();
         assert_eq!(below, ["42", "x__lock__0000000007", "short__lock__123"]);
     }
