@@ -70,7 +70,9 @@ impl LockClient for Bare {
             let entered = self.client.txn(enter).await?;
             let revision = entered.header().context("an answer has a header")?.revision();
             let answers = entered.op_responses();
-            let Some(TxnOpResponse::Get(owner)) = answers.get(1) else { anyhow::bail!("no answer to the range") };
+            let Some(TxnOpResponse::Get(owner)) = answers.get(1) else {
+                anyhow::bail!("no answer to the range")
+            };
             let is_first = owner.kvs().first().is_some_and(|owner| owner.create_revision() == revision);
             if !is_first {
                 self.wait_behind(&prefix, revision).await?;
@@ -94,9 +96,8 @@ impl Bare {
             let looked = self.client.get(prefix, Some(nearest)).await?;
             let Some(before) = looked.kvs().first() else { return Ok(()) };
             let seen = looked.header().context("an answer has a header")?.revision();
-            let deleted = WatchOptions::new()
-                .with_start_revision(seen + 1)
-                .with_filters([WatchFilterType::NoPut]);
+            let deleted =
+                WatchOptions::new().with_start_revision(seen + 1).with_filters([WatchFilterType::NoPut]);
             let mut watch = self.client.watch(before.key(), Some(deleted)).await?;
             while let Some(message) = watch.message().await? {
                 if message.events().iter().any(|event| event.event_type() == EventType::Delete) {

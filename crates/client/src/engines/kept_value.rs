@@ -90,7 +90,8 @@ mod tests {
         let writer = GrantId::random();
         let sure = KeptValue::written("half-done".into(), writer);
         let doubtful = KeptValue::marked(Value { bytes: "x".into(), in_doubt: true }, writer);
-        for value in [sure.clone(), sure.unmarked(), doubtful.clone(), doubtful.unmarked(), KeptValue::default()]
+        for value in
+            [sure.clone(), sure.unmarked(), doubtful.clone(), doubtful.unmarked(), KeptValue::default()]
         {
             assert_eq!(KeptValue::parse(&value.text()), Some(value));
         }

@@ -8,9 +8,21 @@ use crate::error::ConnectError;
 use crate::sql::Dialect;
 use crate::url::{EngineUrl, UrlError};
 
-#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql", feature = "zookeeper", feature = "etcd"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "zookeeper",
+    feature = "etcd"
+))]
 mod authority;
-#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql", feature = "zookeeper", feature = "etcd"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "zookeeper",
+    feature = "etcd"
+))]
 mod details;
 #[cfg(feature = "etcd")]
 pub mod etcd;
@@ -35,8 +47,18 @@ mod waiting;
 pub mod zookeeper;
 
 /// The schemes that [`open`] knows.
-pub(crate) const SCHEMES: &[&str] =
-    &["file:", "redis:", "rediss:", "redlock:", "redlocks:", "postgres:", "mysql:", "zookeeper:", "etcd:", "etcds:"];
+pub(crate) const SCHEMES: &[&str] = &[
+    "file:",
+    "redis:",
+    "rediss:",
+    "redlock:",
+    "redlocks:",
+    "postgres:",
+    "mysql:",
+    "zookeeper:",
+    "etcd:",
+    "etcds:",
+];
 
 pub(crate) async fn open(url: &str, context: EngineContext) -> Result<Arc<dyn Engine>, ConnectError> {
     let parsed = EngineUrl::parse(url)?;

@@ -181,7 +181,8 @@ impl<S: HasSession> Sessions<S> {
     /// The one of this ttl, if it is there.
     pub(super) fn of(&self, ttl: Ttl, now: BootTime) -> Option<InUse<S>> {
         let present = self.present();
-        let session = present.get(&whole_seconds(ttl)).filter(|found| !found.session().ended.is_cancelled())?;
+        let session =
+            present.get(&whole_seconds(ttl)).filter(|found| !found.session().ended.is_cancelled())?;
         let mut state = session.session().state();
         state.users += 1;
         state.used = state.used.max(now);
@@ -218,7 +219,8 @@ impl<S: HasSession> Sessions<S> {
 
     /// Takes out those that nobody uses any more.
     pub(super) fn idle(&self, now: BootTime) -> Vec<Arc<S>> {
-        let is_idle = |session: &S| !session.session().in_use() && session.session().state().used + IDLE <= now;
+        let is_idle =
+            |session: &S| !session.session().in_use() && session.session().state().used + IDLE <= now;
         self.present().extract_if(|_, session| is_idle(session)).map(|(_, session)| session).collect()
     }
 
@@ -230,7 +232,9 @@ impl<S: HasSession> Sessions<S> {
 
 /// So that a client with many ttls does not have as many sessions.
 fn whole_seconds(ttl: Ttl) -> Duration {
-    Duration::from_secs(ttl.get().as_nanos().div_ceil(1_000_000_000).try_into().expect("a ttl is at most a day"))
+    Duration::from_secs(
+        ttl.get().as_nanos().div_ceil(1_000_000_000).try_into().expect("a ttl is at most a day"),
+    )
 }
 
 /// A session in which something is under way.
@@ -279,7 +283,11 @@ mod tests {
         session.confirm(start + SECOND * 3);
         session.confirm(start + SECOND);
         let Term::Lease { sent_at, ttl, margin } = session.term() else { panic!("a lease") };
-        assert_eq!((sent_at, ttl, margin), (start + SECOND * 3, SECOND * 10, SECOND), "an old answer takes nothing away");
+        assert_eq!(
+            (sent_at, ttl, margin),
+            (start + SECOND * 3, SECOND * 10, SECOND),
+            "an old answer takes nothing away"
+        );
     }
 
     #[test]

@@ -20,7 +20,6 @@ use super::link::{Link, Way};
 use super::undo::Undo;
 use crate::clock::BootTime;
 use crate::engine::EngineContext;
-use crate::engines::queue;
 use crate::engines::session::{HasSession, Session, Sessions};
 use crate::ids::GrantId;
 use crate::random;
@@ -227,11 +226,8 @@ impl Keeper {
 
     /// Puts out those who did not renew in time, and gives up leases that nobody uses.
     fn put_out(&self, lease: &Arc<Lease>, now: BootTime) {
-        for held in lease.session.overdue(now) {
-            if let Some((grant, _)) = held.node.rsplit_once('/').and_then(|(_, called)| queue::whose(called))
-            {
-                lease.forget(grant);
-            }
+        for (grant, held) in lease.session.overdue(now) {
+            lease.forget(grant);
             let undo = Undo::leaving(self, lease.clone(), held.node);
             self.undoing.spawn_on(undo.go_on(), &self.context.runtime);
         }

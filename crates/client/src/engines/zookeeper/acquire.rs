@@ -310,7 +310,9 @@ impl ZooKeeperEngine {
     ) -> Result<Option<T>, NotGot> {
         let asking = async {
             match within(&self.context, self.address.limit, asking).await {
-                Err(fault) if fault.what() == What::AnswerLost && !request.wait.is_over(self.now()) => Ok(None),
+                Err(fault) if fault.what() == What::AnswerLost && !request.wait.is_over(self.now()) => {
+                    Ok(None)
+                }
                 answer => answer.map(Some),
             }
         };

@@ -115,7 +115,11 @@ fn root(path: &str) -> Result<Root, String> {
         return Ok(Root::new(String::new()));
     }
     let is_usable = |part: &str| {
-        !part.is_empty() && part != "." && part != ".." && !part.contains('%') && !part.contains(char::is_control)
+        !part.is_empty()
+            && part != "."
+            && part != ".."
+            && !part.contains('%')
+            && !part.contains(char::is_control)
     };
     if !path.split('/').all(is_usable) || path.split('/').next() == Some("zookeeper") {
         return Err(format!("what comes after the hosts is not a path for locks{ENCODE}"));
@@ -140,15 +144,19 @@ mod tests {
 
     #[test]
     fn a_url_says_where_and_how() {
-        let address =
-            parse("zookeeper://al:s%3Acret@Zk1:7000,[::1]/apps/locks/?recipe=simple&timeout_ms=250&tick_ms=500")
-                .unwrap();
+        let address = parse(
+            "zookeeper://al:s%3Acret@Zk1:7000,[::1]/apps/locks/?recipe=simple&timeout_ms=250&tick_ms=500",
+        )
+        .unwrap();
         assert_eq!(address.hosts(), "Zk1:7000,[::1]:2181");
         assert_eq!(address.login().as_deref(), Some("al:s:cret"));
         assert_eq!((address.root.as_str(), address.recipe), ("/apps/locks", Recipe::Simple));
         assert_eq!((address.limit, address.tick), (Duration::from_millis(250), Duration::from_millis(500)));
         assert_eq!(address.place(), "zookeeper://[::1]:2181,zk1:7000/apps/locks");
-        assert_eq!(parse("zookeeper://h").unwrap().place(), parse("zookeeper://me:pw@H:2181/").unwrap().place());
+        assert_eq!(
+            parse("zookeeper://h").unwrap().place(),
+            parse("zookeeper://me:pw@H:2181/").unwrap().place()
+        );
     }
 
     #[test]

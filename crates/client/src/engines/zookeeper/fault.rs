@@ -103,7 +103,9 @@ impl Fault {
             }
             Error::QuotaExceeded => "a quota on these nodes is used up: raise it",
             Error::Unimplemented => "it is older than 3.6, or not all of a ZooKeeper: use a newer one",
-            Error::BadArguments(_) | Error::InvalidAcl | Error::MarshallingError => "it does not take this request",
+            Error::BadArguments(_) | Error::InvalidAcl | Error::MarshallingError => {
+                "it does not take this request"
+            }
             Error::Throttled => {
                 let message = format!("{at} is too busy to take it: try again");
                 return EngineError::Unreachable { engine: ENGINE, message, cause: Some(error.into()) };
@@ -112,7 +114,11 @@ impl Fault {
                 let message = format!(
                     "{at} went away: see whether a majority of the servers runs, and whether this host may reach them"
                 );
-                return EngineError::Unreachable { engine: ENGINE, message, cause: Some(error.clone().into()) };
+                return EngineError::Unreachable {
+                    engine: ENGINE,
+                    message,
+                    cause: Some(error.clone().into()),
+                };
             }
             _ => "somebody else changed these nodes meanwhile: see who",
         };

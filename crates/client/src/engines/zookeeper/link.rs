@@ -17,9 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio_util::task::AbortOnDropHandle;
-use zookeeper_client::{
-    Client, CreateMode, Error, MultiReadResult, MultiWriteError, OneshotWatcher, Stat,
-};
+use zookeeper_client::{Client, CreateMode, Error, MultiReadResult, MultiWriteError, OneshotWatcher, Stat};
 
 use super::address::Address;
 use super::fault::{Fault, What, what};
@@ -162,7 +160,9 @@ impl Link {
                 return;
             };
             clock.sleep_until(clock.now() + random::slightly_below(interval)).await;
-            let Some(link) = this.upgrade().filter(|link| !link.session.ended().is_cancelled()) else { return };
+            let Some(link) = this.upgrade().filter(|link| !link.session.ended().is_cancelled()) else {
+                return;
+            };
             for (grant, held) in link.session.overdue(clock.now()) {
                 link.context.runtime.spawn(link.clone().free_for_sure(held.node, grant));
             }
@@ -238,7 +238,8 @@ impl Link {
         let value = match answers.next() {
             Some(MultiReadResult::Data { data, .. }) => {
                 let value = KeptValue::parse(&data);
-                let damaged = || format!("{lock}/{VALUE} is not a value of ours: see who wrote it, and delete it");
+                let damaged =
+                    || format!("{lock}/{VALUE} is not a value of ours: see who wrote it, and delete it");
                 Some(value.ok_or_else(|| Fault::Damaged(damaged()))?)
             }
             Some(MultiReadResult::Error { err: Error::NoNode }) => None,

@@ -28,7 +28,11 @@ pub(super) struct Present {
 
 impl Link {
     /// Who holds a lock, and who waits for it.
-    pub(super) async fn present(&self, lock: &str, seen: &Seen) -> Result<(Vec<Present>, Vec<Present>), Fault> {
+    pub(super) async fn present(
+        &self,
+        lock: &str,
+        seen: &Seen,
+    ) -> Result<(Vec<Present>, Vec<Present>), Fault> {
         let queue = Queue::new(seen.children.entries.clone());
         let holding: Vec<_> = queue.holders().map(|entry| entry.order).collect();
         let (mut holders, mut waiters) = (Vec::new(), Vec::new());

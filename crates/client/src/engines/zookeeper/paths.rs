@@ -124,8 +124,9 @@ fn decode(node: &str) -> Option<String> {
 
 /// How the node of a recipe locks, and in which order.
 fn recipe(node: &str) -> Option<(&str, Mode, i64)> {
-    let (before, mode, sequence) =
-        RECIPES.iter().find_map(|(mark, mode)| node.rsplit_once(mark).map(|(before, rest)| (before, *mode, rest)))?;
+    let (before, mode, sequence) = RECIPES
+        .iter()
+        .find_map(|(mark, mode)| node.rsplit_once(mark).map(|(before, rest)| (before, *mode, rest)))?;
     // Ten digits; after 2^31 of them, a sign and the rest.
     let digits = sequence.strip_prefix('-').unwrap_or(sequence);
     let is_sequence = sequence.len() >= 10 && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -81,7 +81,8 @@ impl ZooKeeperEngine {
         start: Start,
     ) -> Result<Option<Remembered>, Fault> {
         let id = GrantId::random();
-        let (path, ago) = (format!("{lock}/{START}"), i64::try_from(start.ago.as_millis()).unwrap_or(i64::MAX));
+        let (path, ago) =
+            (format!("{lock}/{START}"), i64::try_from(start.ago.as_millis()).unwrap_or(i64::MAX));
         let text = format!("{id} {ago}");
         let mut lost: Option<Fault> = None;
         loop {
