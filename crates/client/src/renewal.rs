@@ -45,7 +45,8 @@ impl Renewal {
             }
             Term::Open => now,
         };
-        self.next = Some(from + random::slightly_below(self.interval));
+        // Also where what is proven by a request lies before its sending, and the usable time is short.
+        self.next = Some((from + random::slightly_below(self.interval)).max(now + self.interval / 4));
     }
 
     /// When there is something to do.
@@ -107,6 +108,17 @@ mod tests {
         let term = lease(now, Duration::from_secs(21));
         let renewal = Renewal::on(term, Ttl::DEFAULT, now);
         assert!(renewal.due_at().unwrap() < now + Duration::from_secs(3));
+    }
+
+    #[test]
+    fn a_lease_that_counts_from_long_ago_is_not_renewed_without_a_pause() {
+        let now = BootTime::now();
+        let term = lease(now - Duration::from_secs(20), Duration::ZERO);
+        let mut renewal = Renewal::on(term, Ttl::DEFAULT, now);
+        assert!(renewal.due_at().unwrap() > now);
+        renewal.begin_if_due(renewal.due_at().unwrap());
+        renewal.succeeded(term, now);
+        assert!(renewal.due_at().unwrap() >= now + Duration::from_secs(2));
     }
 
     #[test]

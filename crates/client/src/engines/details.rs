@@ -32,6 +32,9 @@ pub(super) fn member(grant: GrantId, owner: OwnerId, mode: Mode, details: &str) 
     member
 }
 
+/// So much of a label is told: servers have limits, and it is for people to read.
+const LONGEST_LABEL: usize = 1024;
+
 /// Who this process is, to those who look: what is the same for all of its locks.
 #[derive(Debug)]
 pub(super) struct Ourselves(String);
@@ -52,7 +55,8 @@ impl Ourselves {
         let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut text = format!(r#"{{{},"since_ms":{}"#, self.0, since.as_millis());
         if let Some(label) = &request.label {
-            let _ = write!(text, r#","label":{}"#, json(label));
+            let shown = label.floor_char_boundary(LONGEST_LABEL);
+            let _ = write!(text, r#","label":{}"#, json(&label[..shown]));
         }
         if let Some(grant) = grant {
             let _ = write!(text, r#","grant":"{grant}""#);

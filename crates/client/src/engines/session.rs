@@ -106,9 +106,8 @@ impl Session {
         self.state().held.get(&grant).cloned()
     }
 
-    /// A grant was found to stand by a request that was sent at this instant.
-    pub(super) fn renewed(&self, grant: GrantId, sent_at: BootTime) -> Option<Term> {
-        self.confirm(sent_at);
+    /// A grant was found to stand: it goes on for as long as what is confirmed.
+    pub(super) fn renewed(&self, grant: GrantId) -> Option<Term> {
         let mut state = self.state();
         let ends = state.confirmed + self.timeout;
         state.held.get_mut(&grant)?.ends = ends;
@@ -116,10 +115,10 @@ impl Session {
         Some(self.term())
     }
 
-    /// The lock's value is marked as this grant's.
-    pub(super) fn mark(&self, grant: GrantId, value: KeptValue) {
+    /// The lock's value is marked as this grant's, or no longer.
+    pub(super) fn mark(&self, grant: GrantId, value: Option<KeptValue>) {
         if let Some(held) = self.state().held.get_mut(&grant) {
-            held.marked = Some(value);
+            held.marked = value;
         }
     }
 
@@ -154,12 +153,17 @@ impl Session {
 /// What has a session.
 pub(super) trait HasSession {
     fn session(&self) -> &Session;
+
+    /// Whether it has room for one more who waits.
+    fn has_room(&self) -> bool {
+        true
+    }
 }
 
-/// The sessions of a client, one for each ttl that is asked for.
+/// The sessions of a client: one for each ttl that is asked for, and more where one is full.
 #[derive(Debug)]
 pub(super) struct Sessions<S> {
-    present: Mutex<HashMap<Duration, Arc<S>>>,
+    present: Mutex<HashMap<Duration, Vec<Arc<S>>>>,
     /// One is opened at a time.
     opening: tokio::sync::Mutex<()>,
 }
@@ -174,15 +178,15 @@ impl<S> Default for Sessions<S> {
 }
 
 impl<S: HasSession> Sessions<S> {
-    fn present(&self) -> MutexGuard<'_, HashMap<Duration, Arc<S>>> {
+    fn present(&self) -> MutexGuard<'_, HashMap<Duration, Vec<Arc<S>>>> {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The one of this ttl, if it is there.
-    pub(super) fn of(&self, ttl: Ttl, now: BootTime) -> Option<InUse<S>> {
+    /// One of this ttl that stands, and of which this is true.
+    fn find(&self, ttl: Ttl, now: BootTime, fits: impl Fn(&S) -> bool) -> Option<InUse<S>> {
         let present = self.present();
-        let session =
-            present.get(&whole_seconds(ttl)).filter(|found| !found.session().ended.is_cancelled())?;
+        let stands = |found: &&Arc<S>| !found.session().ended.is_cancelled() && fits(found);
+        let session = present.get(&whole_seconds(ttl))?.iter().find(stands)?;
         let mut state = session.session().state();
         state.users += 1;
         state.used = state.used.max(now);
@@ -190,7 +194,12 @@ impl<S: HasSession> Sessions<S> {
         Some(InUse(session.clone()))
     }
 
-    /// The one of this ttl, which is opened if there is none.
+    /// One of this ttl with room in it, if it is there.
+    pub(super) fn of(&self, ttl: Ttl, now: BootTime) -> Option<InUse<S>> {
+        self.find(ttl, now, S::has_room)
+    }
+
+    /// One of this ttl with room in it, which is opened if there is none.
     pub(super) async fn open<E>(
         &self,
         ttl: Ttl,
@@ -206,13 +215,17 @@ impl<S: HasSession> Sessions<S> {
         }
         let opened = open(whole_seconds(ttl)).await?;
         opened.session().state().users += 1;
-        self.present().insert(whole_seconds(ttl), opened.clone());
+        let mut present = self.present();
+        let of_ttl = present.entry(whole_seconds(ttl)).or_default();
+        of_ttl.retain(|session| !session.session().ended.is_cancelled());
+        of_ttl.push(opened.clone());
+        drop(present);
         Ok(InUse(opened))
     }
 
     /// The one that has this grant.
     pub(super) fn with(&self, grant: GrantId, ttl: Ttl, now: BootTime) -> Option<(InUse<S>, Held)> {
-        let session = self.of(ttl, now)?;
+        let session = self.find(ttl, now, |found| found.session().held(grant).is_some())?;
         let held = session.session().held(grant)?;
         Some((session, held))
     }
@@ -221,12 +234,16 @@ impl<S: HasSession> Sessions<S> {
     pub(super) fn idle(&self, now: BootTime) -> Vec<Arc<S>> {
         let is_idle =
             |session: &S| !session.session().in_use() && session.session().state().used + IDLE <= now;
-        self.present().extract_if(|_, session| is_idle(session)).map(|(_, session)| session).collect()
+        let mut present = self.present();
+        let idle =
+            present.values_mut().flat_map(|some| some.extract_if(.., |session| is_idle(session))).collect();
+        present.retain(|_, some| !some.is_empty());
+        idle
     }
 
     /// Takes out all.
     pub(super) fn all(&self) -> Vec<Arc<S>> {
-        self.present().drain().map(|(_, session)| session).collect()
+        self.present().drain().flat_map(|(_, some)| some).collect()
     }
 }
 
@@ -296,12 +313,12 @@ mod tests {
         let (session, idle, busy) = (session(start), GrantId::random(), GrantId::random());
         keep(&session, idle).unwrap();
         keep(&session, busy).unwrap();
-        session.confirm(start + SECOND * 5);
-        session.renewed(busy, start + SECOND * 6).unwrap();
+        session.confirm(start + SECOND * 6);
+        session.renewed(busy).unwrap();
         assert!(session.overdue(start + SECOND * 9).is_empty());
         assert_eq!(session.overdue(start + SECOND * 10).len(), 1);
         assert!(session.held(idle).is_none() && session.held(busy).is_some());
-        assert!(session.renewed(idle, start + SECOND * 11).is_none(), "what is gone is not renewed");
+        assert!(session.renewed(idle).is_none(), "what is gone is not renewed");
     }
 
     #[test]
@@ -311,6 +328,20 @@ mod tests {
         keep(&session, grant).unwrap();
         session.end();
         assert!(session.held(grant).is_none() && keep(&session, grant).is_none());
+    }
+
+    #[tokio::test]
+    async fn one_that_has_ended_is_replaced() {
+        let (sessions, now) = (Sessions::<Session>::default(), BootTime::now());
+        let open = async |_| Ok::<_, ()>(Arc::new(session(now)));
+        let (first, grant) = (sessions.open(Ttl::DEFAULT, now, open).await.unwrap(), GrantId::random());
+        first.end();
+        let second = sessions.open(Ttl::DEFAULT, now, open).await.unwrap();
+        assert!(!Arc::ptr_eq(&first, &second));
+        keep(&second, grant).unwrap();
+        let (found, _) = sessions.with(grant, Ttl::DEFAULT, now).unwrap();
+        assert!(Arc::ptr_eq(&second, &found));
+        assert_eq!(sessions.all().len(), 1);
     }
 
     #[tokio::test]

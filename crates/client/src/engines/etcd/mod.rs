@@ -124,9 +124,10 @@ impl EtcdEngine {
                 return Err(RenewError::Lost(LostReason::Forgotten));
             }
         }
-        let Some(sent_at) = proved? else { return Err(RenewError::Lost(LostReason::Disconnected)) };
-        let renewed = lease.session().renewed(grant.id, sent_at);
-        renewed.ok_or(RenewError::Lost(LostReason::Forgotten))
+        if proved?.is_none() {
+            return Err(RenewError::Lost(LostReason::Disconnected));
+        }
+        lease.session().renewed(grant.id).ok_or(RenewError::Lost(LostReason::Forgotten))
     }
 }
 

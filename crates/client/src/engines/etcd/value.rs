@@ -94,7 +94,7 @@ impl Write {
             let answer = engine.link.txn(txn).await?.answer;
             if answer.succeeded() {
                 *last = Some(revision(&answer));
-                lease.session().mark(grant.id, written);
+                lease.session().mark(grant.id, Some(written));
                 return Ok(true);
             }
             if gets(&answer).first().is_none_or(|own| own.kvs().is_empty()) {

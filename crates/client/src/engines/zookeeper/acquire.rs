@@ -1,6 +1,7 @@
 //! How a lock is got, and waited for.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -12,7 +13,7 @@ use super::paths::{SIMPLE, VALUE, entry};
 use super::{Recipe, ZooKeeperEngine};
 use crate::engine::{AcquireRequest, Granted, WaitUntil};
 use crate::engines::kept_value::KeptValue;
-use crate::engines::queue::Queue;
+use crate::engines::queue::{Entry, Queue};
 use crate::engines::session::{HasSession, InUse};
 use crate::error::{AcquireError, RenewError};
 use crate::ids::GrantId;
@@ -22,6 +23,9 @@ use crate::value::Value;
 
 /// How long one who waits pauses before it asks again one who did not answer.
 const SILENT_PAUSE: Duration = Duration::from_millis(200);
+
+/// So long is what the servers add to the path of an entry, at the most.
+const SEQUENCE: usize = 12;
 
 /// Why there is no lock.
 enum NotGot {
@@ -89,8 +93,10 @@ impl ZooKeeperEngine {
             }
         }
         let entry = entry(request.grant, request.mode);
-        let entering = (**link).clone().enter(lock.to_owned(), entry, self.details(request));
-        let Some((node, seen)) = self.settled(link, request, Box::pin(entering)).await? else {
+        let _room = link.room(lock.len() + entry.len() + SEQUENCE);
+        let (lock_of_it, details) = (lock.to_owned(), self.details(request));
+        let entering = |given_up| (**link).clone().enter(lock_of_it, entry, details, given_up);
+        let Some((node, seen)) = self.settled(link, request, *in_line, entering).await? else {
             unreachable!("an entry is made, whoever else is there")
         };
         *in_line = true;
@@ -118,7 +124,9 @@ impl ZooKeeperEngine {
                 },
             };
             let queue = Queue::new(seen.children.entries.clone());
-            let Some(place) = queue.place(request.grant) else {
+            // By its own node: one of an earlier session may still be there, which is not ours any more.
+            let is_own = |entry: &Entry| node.path.strip_prefix(lock) == Some(&format!("/{}", entry.node));
+            let Some(place) = queue.entries().iter().position(is_own) else {
                 return Err(NotGot::Gone(Fault::Said(Error::NoNode)));
             };
             let Some(before) = queue.waits_for(place) else {
@@ -137,8 +145,10 @@ impl ZooKeeperEngine {
         in_line: &mut bool,
     ) -> Result<Granted, NotGot> {
         loop {
-            let taking = (**link).clone().take(lock.to_owned(), request.grant, self.details(request));
-            let taken = self.settled(link, request, Box::pin(taking)).await?;
+            let _room = link.room(lock.len() + SIMPLE.len() + 1);
+            let (lock_of_it, details) = (lock.to_owned(), self.details(request));
+            let taking = |given_up| (**link).clone().take(lock_of_it, request.grant, details, given_up);
+            let taken = self.settled(link, request, *in_line, taking).await?;
             *in_line = true;
             let in_the_way = match taken {
                 None => SIMPLE.to_owned(),
@@ -217,14 +227,20 @@ impl ZooKeeperEngine {
         let mut marked = None;
         if request.mode.may_write() && seen.value.is_some() {
             let mark = KeptValue::marked(value.clone(), request.grant);
-            let marking = self.asked(request, self.write_value(link, &node.path, lock, &mark)).await;
-            if let Err(error) = marking {
-                // Whether it was done or not, the mark goes together with what it stands for.
-                let _ = self.answer(link.free(&node.path, Some(&mark.unmarked()))).await;
-                return Err(error);
+            loop {
+                match self.heard(request, self.write_value(link, &node.path, lock, &mark)).await {
+                    Ok(Some(())) => break,
+                    Ok(None) => {}
+                    Err(error) => {
+                        // Whether it was done or not, the mark goes together with what it stands for.
+                        let _ = self.answer(link.free(&node.path, Some(&mark.unmarked()))).await;
+                        return Err(error);
+                    }
+                }
             }
             marked = Some(mark);
         }
+        while self.heard(request, link.freshen()).await?.is_none() {}
         let (path, loss) = (node.path.clone(), request.loss.clone());
         let term = link.session().keep(request.grant, path, node.token, marked, loss);
         let term = term.ok_or(NotGot::Gone(Fault::Said(Error::SessionExpired)))?;
@@ -248,27 +264,36 @@ impl ZooKeeperEngine {
 
     /// Waits until it is known what became of a request that makes something. If nobody waits for that any more, what it makes is taken
     /// away again.
-    async fn settled(
+    async fn settled<F>(
         &self,
         link: &InUse<Link>,
         request: &AcquireRequest,
-        mut making: BoxFuture<'static, Made>,
-    ) -> Result<Option<(Node, Option<Seen>)>, NotGot> {
-        let sent_at = self.now();
+        in_line: bool,
+        make: impl FnOnce(Arc<AtomicBool>) -> F,
+    ) -> Result<Option<(Node, Option<Seen>)>, NotGot>
+    where
+        F: Future<Output = Made> + Send + 'static,
+    {
+        let (sent_at, limit) = (self.now(), self.address.limit);
+        let given_up = Arc::new(AtomicBool::new(false));
+        let mut making = Box::pin(make(given_up.clone()));
         let why = tokio::select! {
             biased;
             made = &mut making => {
-                let made = made.map_err(|error| not_got(error.into(), |fault| self.told(fault)));
+                let made = made.map_err(|error| self.not_got(error.into()));
                 if made.is_ok() {
                     link.proven(sent_at);
                 }
                 return made;
             }
             () = request.cancel.cancelled() => NotGot::Ended(request.not_got()),
-            () = self.context.clock.sleep_until(sent_at + self.address.limit) => {
-                NotGot::Ended(self.told(Fault::Silent(self.address.limit)).into())
+            // Who had a place before goes on, and asks for another one.
+            () = self.context.clock.sleep_until(sent_at + limit) => match Fault::Silent(limit) {
+                fault if in_line => NotGot::Gone(fault),
+                fault => NotGot::Ended(self.told(fault).into()),
             }
         };
+        given_up.store(true, Ordering::Relaxed);
         let (link, grant) = ((**link).clone(), request.grant);
         let undo = async move {
             if let Ok(Some((node, _))) = making.await {
@@ -297,7 +322,7 @@ impl ZooKeeperEngine {
             biased;
             () = request.cancel.cancelled() => Err(NotGot::Ended(request.not_got())),
             answer = within(&self.context, self.address.limit, asking) => {
-                answer.map_err(|fault| not_got(fault, |fault| self.told(fault)))
+                answer.map_err(|fault| self.not_got(fault))
             }
         }
     }
@@ -336,11 +361,11 @@ impl ZooKeeperEngine {
         let details = self.ourselves.details(request, self.context.clock.wall(), None);
         format!("{}/{} {details}", request.grant, request.owner)
     }
-}
 
-fn not_got(fault: Fault, told: impl FnOnce(Fault) -> crate::error::EngineError) -> NotGot {
-    match fault.what() {
-        What::SessionOver => NotGot::Gone(fault),
-        What::AnswerLost | What::Refused => NotGot::Ended(told(fault).into()),
+    fn not_got(&self, fault: Fault) -> NotGot {
+        match fault.what() {
+            What::SessionOver => NotGot::Gone(fault),
+            What::AnswerLost | What::Refused => NotGot::Ended(self.told(fault).into()),
+        }
     }
 }

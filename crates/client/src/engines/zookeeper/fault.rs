@@ -59,7 +59,10 @@ pub(super) fn what(error: &Error) -> What {
         | Error::MarshallingError
         | Error::Unimplemented
         | Error::ReconfigDisabled
-        | Error::RuntimeInconsistent => What::Refused,
+        | Error::RuntimeInconsistent
+        // A code that the crate does not know is an answer all the same.
+        | Error::UnexpectedErrorCode(_)
+        | Error::UnmarshalError { .. } => What::Refused,
         // Also what the crate makes of a connection that broke in some other way.
         _ => What::AnswerLost,
     }
@@ -100,6 +103,12 @@ impl Fault {
             Error::NotReadOnly => "it is read-only, since it has lost the majority: repair the others",
             Error::NoChildrenForEphemerals => {
                 "a node above this lock is another program's ephemeral node: choose another name, or another root"
+            }
+            Error::UnexpectedErrorCode(-120) => {
+                "its sessions are local to one server, and cannot hold anything: set `localSessionsUpgradingEnabled=true`"
+            }
+            Error::UnexpectedErrorCode(_) | Error::UnmarshalError { .. } => {
+                "it answers what no ZooKeeper does"
             }
             Error::QuotaExceeded => "a quota on these nodes is used up: raise it",
             Error::Unimplemented => "it is older than 3.6, or not all of a ZooKeeper: use a newer one",

@@ -5,19 +5,23 @@
 //! them only with its answers to the leader's own pings, twice in a tick; so an answer to a read proves nothing. Here:
 //!
 //! - a read that does nothing is sent every tenth of the timeout (a *touch*);
-//! - a request that goes through the leader and a majority (a *proof*) is sent every third of that or more often: the making of an entry,
-//!   a renewal, or one that checks the root of the tree.
+//! - a request that goes through the leader and a majority (a *proof*) is sent every third of the timeout or more often: the making of an entry,
+//!   or one that checks the root of the tree.
 //!
 //! What a follower told the leader before it passed on a proof, the leader knew when it took that in. So a proof confirms the last touch
-//! that was answered half a tick before the proof was sent, as of when that touch was sent. With half a tick more as the margin, belief ends
-//! before the leader can end the session, also if the follower is cut off from the leader just after that.
+//! that was answered a whole tick before the proof was sent, as of when that touch was sent. With a quarter of a tick more as the margin,
+//! belief ends before the leader can end the session, also if the follower is cut off from the leader just after that.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::task::AbortOnDropHandle;
-use zookeeper_client::{Client, CreateMode, Error, MultiReadResult, MultiWriteError, OneshotWatcher, Stat};
+use zookeeper_client::{
+    Client, CreateMode, Error, MultiReadResult, MultiWriteError, OneshotWatcher, Stat, StateWatcher,
+};
 
 use super::address::Address;
 use super::fault::{Fault, What, what};
@@ -44,9 +48,11 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Link {
     client: Client,
     session: Session,
-    /// Half of a tick.
-    report: Duration,
     touches: Mutex<VecDeque<Touch>>,
+    /// When the last proof was sent that was answered, for those who want one: one at a time asks for it.
+    proved: AsyncMutex<BootTime>,
+    /// How many bytes of paths are watched, or may come to be.
+    watched: AtomicUsize,
     address: Address,
     context: EngineContext,
 }
@@ -60,6 +66,24 @@ struct Touch {
 impl HasSession for Link {
     fn session(&self) -> &Session {
         &self.session
+    }
+
+    /// The client crate sends all watches again on a new connection, and cannot do so if they do not fit one message of 128 KiB.
+    fn has_room(&self) -> bool {
+        self.watched.load(Ordering::Relaxed) < MOST_WATCHED
+    }
+}
+
+/// So many bytes of paths may be watched.
+const MOST_WATCHED: usize = 96 << 10;
+
+/// Room for a path that may come to be watched.
+#[derive(Debug)]
+pub(super) struct Room<'a>(&'a Link, usize);
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.0.watched.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
 
@@ -119,8 +143,8 @@ impl Link {
         let client = within(context, address.limit, connected).await;
         let client = client.map_err(|fault| fault.error(&address.hosts()))?;
         let answered = context.clock.now();
-        let (timeout, report) = (client.session_timeout(), address.tick / 2);
-        let usable = timeout.saturating_sub(timeout / TOUCHES + address.tick);
+        let (timeout, margin) = (client.session_timeout(), address.tick / 4);
+        let usable = timeout.saturating_sub(timeout / TOUCHES + address.tick + margin);
         if usable < timeout / 8 {
             let message = format!(
                 "{} gives a session of {timeout:?}, which is too short for a tickTime of {:?}: ask for a longer ttl, or say what their tickTime is by `?tick_ms=`",
@@ -131,8 +155,9 @@ impl Link {
         }
         let link = Arc::new(Self {
             client,
-            session: Session::new(timeout, report, sent),
-            report,
+            session: Session::new(timeout, margin, sent),
+            proved: AsyncMutex::new(sent),
+            watched: AtomicUsize::new(0),
             touches: Mutex::new([Touch { sent, answered }].into()),
             address: address.clone(),
             context: context.clone(),
@@ -144,7 +169,7 @@ impl Link {
 
     async fn notice_the_end(this: Weak<Self>) {
         let Some(mut states) = this.upgrade().map(|link| link.client.state_watcher()) else { return };
-        while !states.changed().await.is_terminated() {}
+        ended(&mut states).await;
         if let Some(link) = this.upgrade() {
             tracing::debug!(servers = link.address.hosts(), "a session has ended");
             link.session.end();
@@ -172,13 +197,14 @@ impl Link {
             }
             round += 1;
             let sent = clock.now();
-            let answered = if round % TOUCHES_TO_A_PROOF == 0 && link.session.in_use() {
-                link.prove(sent).await
-            } else {
-                link.client.check_stat("/").await.is_ok()
-            };
-            if answered {
+            if link.client.check_stat("/").await.is_ok_and(|stat| stat.is_some()) {
                 link.touched(sent);
+            }
+            if round % TOUCHES_TO_A_PROOF == 0
+                && link.session.in_use()
+                && let Err(fault) = link.prove(sent).await
+            {
+                tracing::debug!(?fault, "a session is not confirmed, and is tried again");
             }
         }
     }
@@ -188,36 +214,74 @@ impl Link {
         let mut touches = self.touches.lock().unwrap_or_else(PoisonError::into_inner);
         touches.push_back(touch);
         // What is older than a timeout proves nothing.
-        if touches.len() > 2 * TOUCHES as usize {
+        if touches.len() > 4 * TOUCHES as usize {
             touches.pop_front();
         }
     }
 
-    /// Sends a proof that changes nothing. Whatever is said to it, the leader has said it.
-    async fn prove(&self, sent: BootTime) -> bool {
-        let mut writer = self.client.new_multi_writer();
-        let checked = match writer.add_check_version("/", -1) {
-            Ok(()) => writer.commit().await.map(drop).map_err(Error::from),
-            Err(error) => Err(error),
-        };
-        let answered = checked.as_ref().err().is_none_or(|error| what(error) == What::Refused);
-        if answered {
-            self.proven(sent);
+    /// Sees to it that there is a proof that was sent at this instant or just before it. Those who come together share one.
+    pub(super) async fn prove(&self, asked: BootTime) -> Result<(), Fault> {
+        let mut proved = self.proved.lock().await;
+        if *proved + self.session.timeout() / TOUCHES / 2 >= asked {
+            return Ok(());
         }
-        answered
+        let sent = self.context.clock.now();
+        let mut writer = self.client.new_multi_writer();
+        writer.add_check_version("/", -1)?;
+        match writer.commit().await.map_err(Error::from) {
+            // Whether we may look at it or not, it is the leader that says so.
+            Ok(_) | Err(Error::NoAuth) => {}
+            Err(error) => return Err(error.into()),
+        }
+        *proved = sent;
+        self.proven(sent);
+        Ok(())
+    }
+
+    /// Sees to it that something can be believed: after a long silence, what was touched before it proves nothing any more.
+    pub(super) async fn freshen(&self) -> Result<(), Fault> {
+        let clock = &self.context.clock;
+        let is_fresh = || {
+            let left = self.session.term().deadline().map_or(Duration::ZERO, |end| end.since(clock.now()));
+            left > self.session.timeout() / TOUCHES
+        };
+        if is_fresh() {
+            return Ok(());
+        }
+        let sent = clock.now();
+        self.client.check_stat("/").await?;
+        self.touched(sent);
+        clock.sleep_until(clock.now() + self.address.tick).await;
+        self.prove(clock.now()).await
     }
 
     /// A proof that was sent at this instant was answered.
     pub(super) fn proven(&self, sent: BootTime) {
-        self.session.confirm(self.confirmed_by(sent));
+        let touches = self.touches.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = touches.iter().rev().find(|touch| touch.answered + self.address.tick <= sent);
+        // The making of the session was a proof of its own.
+        let confirmed = known.or(touches.front()).map(|touch| touch.sent);
+        drop(touches);
+        if let Some(confirmed) = confirmed {
+            self.session.confirm(confirmed);
+        }
     }
 
-    /// What a proof that was sent at this instant confirms.
-    pub(super) fn confirmed_by(&self, sent: BootTime) -> BootTime {
-        let touches = self.touches.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = touches.iter().rev().find(|touch| touch.answered + self.report <= sent);
-        // The making of the session was a proof of its own.
-        known.or(touches.front()).map_or(sent, |touch| touch.sent)
+    /// Room for a path of this length to be watched.
+    pub(super) fn room(&self, bytes: usize) -> Room<'_> {
+        self.watched.fetch_add(bytes, Ordering::Relaxed);
+        Room(self, bytes)
+    }
+
+    /// Waits for an answer, for as long as one request may take.
+    pub(super) async fn within_limit<T, E>(
+        &self,
+        answer: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, Fault>
+    where
+        Fault: From<E>,
+    {
+        within(&self.context, self.address.limit, answer).await
     }
 
     pub(super) fn client(&self) -> &Client {
@@ -269,19 +333,23 @@ impl Link {
 
     /// A watch on a node; nothing, if it is gone.
     pub(super) async fn watch(&self, node: &str) -> Result<Option<OneshotWatcher>, Fault> {
-        match self.client.get_and_watch_data(node).await {
-            Ok((_, _, watcher)) => Ok(Some(watcher)),
-            Err(Error::NoNode) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        // It need not be one that we may read.
+        let (stat, watcher) = self.client.check_and_watch_stat(node).await?;
+        Ok(stat.map(|_| watcher))
     }
 
     /// Makes an entry in the queue of a lock, or finds the one that was made if the answer was lost. Goes on until that is known, at the
     /// latest with the end of the session. And looks at the lock just after that, without waiting in between.
-    pub(super) async fn enter(self: Arc<Self>, lock: String, entry: String, data: String) -> Made {
+    pub(super) async fn enter(
+        self: Arc<Self>,
+        lock: String,
+        entry: String,
+        data: String,
+        given_up: Arc<AtomicBool>,
+    ) -> Made {
         let path = format!("{lock}/{entry}");
         let ephemeral = CreateMode::EphemeralSequential.with_acls(self.address.acls());
-        loop {
+        while !given_up.load(Ordering::Relaxed) {
             // Sent before the look, and so done before it.
             let making = self.client.create(&path, data.as_bytes(), &ephemeral);
             let (made, seen) = futures_util::future::join(making, self.see(&lock)).await;
@@ -295,17 +363,25 @@ impl Link {
                     if let Some(found) = self.find(&lock, &entry).await? {
                         return Ok(Some((found, None)));
                     }
+                    self.pause().await;
                 }
                 Err(error) => return Err(error),
             }
         }
+        Ok(None)
     }
 
     /// Takes a lock by the recipe `simple`, or finds that it is taken, in the same way.
-    pub(super) async fn take(self: Arc<Self>, lock: String, grant: GrantId, data: String) -> Made {
+    pub(super) async fn take(
+        self: Arc<Self>,
+        lock: String,
+        grant: GrantId,
+        data: String,
+        given_up: Arc<AtomicBool>,
+    ) -> Made {
         let path = format!("{lock}/{SIMPLE}");
         let ephemeral = CreateMode::Ephemeral.with_acls(self.address.acls());
-        loop {
+        while !given_up.load(Ordering::Relaxed) {
             let making = self.client.create(&path, data.as_bytes(), &ephemeral);
             let (made, seen) = futures_util::future::join(making, self.see(&lock)).await;
             match made {
@@ -319,10 +395,12 @@ impl Link {
                     if let Some(token) = self.is_taken_by(&path, grant).await? {
                         return Ok(Some((Node { path, token }, None)));
                     }
+                    self.pause().await;
                 }
                 Err(error) => return Err(error),
             }
         }
+        Ok(None)
     }
 
     /// The token of a lock that is taken by the recipe `simple`, if it is by this grant. What was asked for before is done by then, as in
@@ -340,14 +418,20 @@ impl Link {
                 Err(error) if what(&error) == What::AnswerLost => self.pause().await,
                 Err(error) => return Err(error),
                 Ok(read) => {
-                    let ours = read.filter(|(data, _)| look::grant(data) == Some(grant));
+                    let ours =
+                        read.filter(|(data, stat)| self.made(stat) && look::grant(data) == Some(grant));
                     return Ok(ours.map(|(_, stat)| token(&stat)));
                 }
             }
         }
     }
 
-    /// The child of a lock whose name begins so. What was asked for before is done by then, or never will be: a session's requests are
+    /// Whether it was this session that made a node: an earlier one of ours may still stand at the servers, with a node of the same grant.
+    fn made(&self, stat: &Stat) -> bool {
+        stat.ephemeral_owner == self.client.session_id().0
+    }
+
+    /// The child of a lock that this session made and whose name begins so. What was asked for before is done by then, or never will be: a session's requests are
     /// taken in their order, and what an earlier connection of it sent is refused once it has another one.
     async fn find(&self, lock: &str, begin: &str) -> Result<Option<Node>, Error> {
         loop {
@@ -357,12 +441,13 @@ impl Link {
                     Err(Error::NoNode) => Vec::new(),
                     children => children?,
                 };
-                let Some(child) = children.into_iter().find(|child| child.starts_with(begin)) else {
-                    return Ok(None);
-                };
-                let path = format!("{lock}/{child}");
-                let stat = self.client.check_stat(&path).await?;
-                Ok(stat.map(|stat| Node { token: token(&stat), path }))
+                for child in children.into_iter().filter(|child| child.starts_with(begin)) {
+                    let path = format!("{lock}/{child}");
+                    if let Some(stat) = self.client.check_stat(&path).await?.filter(|stat| self.made(stat)) {
+                        return Ok(Some(Node { token: token(&stat), path }));
+                    }
+                }
+                Ok(None)
             };
             match looking.await {
                 Err(error) if what(&error) == What::AnswerLost => self.pause().await,
@@ -376,24 +461,22 @@ impl Link {
         clock.sleep_until(clock.now() + random::jittered(PAUSE)).await;
     }
 
-    /// Makes the nodes above the entries of a lock: they go when they are empty, except for the root.
+    /// Makes the nodes above the entries of a lock, where they are missing: they go when they are empty, except for the root.
     async fn make_parents(&self, lock: &str) -> Result<(), Error> {
         let (ancestors, of_root) = self.address.root.ancestors(lock);
-        for (depth, path) in ancestors.into_iter().enumerate() {
-            let lasts = depth < of_root || !self.address.containers;
+        // From below: those further up may be somebody else's, and not ours to touch.
+        let mut missing = ancestors.len() - 1;
+        while let Some(path) = ancestors.get(missing) {
+            let lasts = missing < of_root || !self.address.containers;
             let mode = if lasts { CreateMode::Persistent } else { CreateMode::Container };
             match self.client.create(path, &[], &mode.with_acls(self.address.acls())).await {
-                Ok(_) | Err(Error::NodeExists) => {}
+                Ok(_) | Err(Error::NodeExists) => missing += 1,
+                Err(Error::NoNode) if missing > 0 => missing -= 1,
                 Err(Error::Unimplemented) if !lasts => {
                     tracing::warn!("this server has no containers: say so by `?containers=false`");
                     return Err(Error::Unimplemented);
                 }
-                // Somebody took away one that was empty: whoever asked begins again.
-                Err(Error::NoNode) => return Ok(()),
-                Err(error) if what(&error) == What::AnswerLost => {
-                    self.pause().await;
-                    return Ok(());
-                }
+                Err(error) if what(&error) == What::AnswerLost => self.pause().await,
                 Err(error) => return Err(error),
             }
         }
@@ -435,15 +518,11 @@ impl Link {
         }
     }
 
-    /// Takes away what is empty, where the server does not do so by itself. Nobody waits for it.
+    /// Takes away the node of a lock if it is empty, where the server does not do so by itself. Nobody waits for it.
     fn tidy(&self, lock: &str) {
-        if self.address.containers {
-            return;
-        }
-        let (ancestors, of_root) = self.address.root.ancestors(lock);
-        for path in ancestors.into_iter().skip(of_root).rev() {
+        if !self.address.containers {
             // Sent at once, and refused if something is below it.
-            drop(self.client.delete(path, None));
+            drop(self.client.delete(lock, None));
         }
     }
 
@@ -453,7 +532,7 @@ impl Link {
         let mut states = self.client.state_watcher();
         drop(self);
         let closed = async {
-            while !states.changed().await.is_terminated() {}
+            ended(&mut states).await;
             Ok::<_, Error>(())
         };
         if within(&context, limit, closed).await.is_err() {
@@ -466,6 +545,13 @@ impl Link {
     }
 }
 
+/// Resolves when a session has ended.
+async fn ended(states: &mut StateWatcher) {
+    while !states.peek_state().is_terminated() {
+        states.changed().await;
+    }
+}
+
 /// Whether a node stands for a holder by the recipe `simple`.
 pub(super) fn is_simple(node: &str) -> bool {
     node.rsplit_once('/').is_some_and(|(_, name)| name == SIMPLE)
@@ -475,7 +561,7 @@ pub(super) fn token(stat: &Stat) -> FencingToken {
     FencingToken::new(stat.czxid.unsigned_abs())
 }
 
-fn unexpected(answer: Option<MultiReadResult>) -> Fault {
+pub(super) fn unexpected(answer: Option<MultiReadResult>) -> Fault {
     match answer {
         Some(MultiReadResult::Error { err }) => err.into(),
         other => Error::UnexpectedError(format!("an answer that is none: {other:?}")).into(),

@@ -1,9 +1,11 @@
 //! What is seen of locks from outside.
 
+use futures_util::future::join_all;
 use zookeeper_client::{Error, MultiReadResult};
 
 use super::fault::Fault;
-use super::link::{Link, Seen, token};
+use super::link::{Link, Seen, token, unexpected};
+use super::paths::Children;
 use crate::engines::details;
 use crate::engines::queue::{Entry, Queue};
 use crate::engines::stranger::another;
@@ -45,15 +47,16 @@ impl Link {
             let answers = reader.commit().await?;
             for ((entry, node), answer) in some.iter().zip(paths).zip(answers) {
                 let (data, stat) = match answer {
-                    MultiReadResult::Data { data, stat } => (data, stat),
+                    MultiReadResult::Data { data, stat } => (data, Some(stat)),
                     // It is gone by now.
                     MultiReadResult::Error { err: Error::NoNode } => continue,
-                    MultiReadResult::Error { err } => return Err(err.into()),
-                    _ => continue,
+                    // It is another user's.
+                    MultiReadResult::Error { err: Error::NoAuth } => (Vec::new(), None),
+                    other => return Err(unexpected(Some(other))),
                 };
                 let holds = holding.contains(&entry.order);
                 let (mut member, ours) = member(entry, &data);
-                member.token = holds.then(|| token(&stat));
+                member.token = stat.filter(|_| holds).map(|stat| token(&stat));
                 let present = Present { node, data, member, ours };
                 if holds { holders.push(present) } else { waiters.push(present) }
             }
@@ -81,39 +84,63 @@ impl Link {
 
     /// The locks whose names begin so.
     pub(super) async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>, Fault> {
+        self.within_limit(self.client().sync("/")).await?;
         let (folder, begin) = self.root().folder(prefix);
-        let names = prefix.rsplit_once('/').map_or("", |(folder, _)| folder);
-        self.client().sync("/").await?;
+        let names = prefix.rsplit_once('/').map(|(names, _)| names.to_owned());
         let mut found = Vec::new();
-        // Nodes to be looked at, and the names that they stand for.
-        let mut open = vec![(folder, names.to_owned())];
+        // Nodes to be looked at, and the names that they stand for: nothing, for the root.
+        let mut open = vec![(folder, names)];
         let mut is_top = true;
-        while let Some((node, name)) = open.pop() {
-            // The root of the tree has no name, and its path is none.
-            let seen = self.see(if node.is_empty() { "/" } else { &node }).await;
-            let seen = match seen {
-                Err(fault) if fault.is(&Error::NoNode) => continue,
-                seen => seen?,
-            };
-            for (part, child) in &seen.children.below {
-                if is_top && (!part.starts_with(begin) || (node.is_empty() && child == "zookeeper")) {
-                    continue;
+        while !open.is_empty() {
+            let some = open.split_off(open.len().saturating_sub(TOGETHER));
+            for ((node, name), children) in some.iter().zip(self.children(&some).await?) {
+                for (part, child) in &children.below {
+                    let is_zookeepers = node.is_empty() && child == "zookeeper";
+                    if is_zookeepers || (is_top && !part.starts_with(begin)) {
+                        continue;
+                    }
+                    let below = name.as_ref().map_or_else(|| part.clone(), |name| format!("{name}/{part}"));
+                    open.push((format!("{node}/{child}"), Some(below)));
                 }
-                let is_first = is_top && !prefix.contains('/');
-                let below = if is_first { part.clone() } else { format!("{name}/{part}") };
-                open.push((format!("{node}/{child}"), below));
-            }
-            if !is_top
-                && !seen.children.entries.is_empty()
-                && let Ok(name) = LockName::parse(&name)
-            {
-                let info = self.info(name, &node, &seen).await?;
-                found.extend((!info.holders.is_empty() || !info.waiters.is_empty()).then_some(info));
+                let name = name.as_ref().filter(|_| !is_top && !children.entries.is_empty());
+                found.extend(name.and_then(|name| Some((node.clone(), LockName::parse(name).ok()?))));
             }
             is_top = false;
         }
-        found.sort_by(|one, other| one.name.cmp(&other.name));
-        Ok(found)
+        found.sort_by(|(_, one), (_, other)| one.cmp(other));
+        let mut locks = Vec::new();
+        for some in found.chunks(TOGETHER) {
+            let looking = some.iter().map(async |(node, name)| {
+                let seen = self.see(node).await?;
+                self.info(name.clone(), node, &seen).await
+            });
+            for info in self.within_limit(async { Ok::<_, Fault>(join_all(looking).await) }).await? {
+                match info {
+                    // What we may not read is somebody else's.
+                    Err(fault) if fault.is(&Error::NoAuth) => {}
+                    info => locks.push(info?),
+                }
+            }
+        }
+        // Some may be free by now.
+        locks.retain(|lock| !lock.holders.is_empty() || !lock.waiters.is_empty());
+        Ok(locks)
+    }
+
+    /// The children of nodes: none, of those that are gone or that we may not look at.
+    async fn children(&self, nodes: &[(String, Option<String>)]) -> Result<Vec<Children>, Fault> {
+        let mut reader = self.client().new_multi_reader();
+        for (node, _) in nodes {
+            // The root of the tree has a path that no other one has.
+            reader.add_get_children(if node.is_empty() { "/" } else { node })?;
+        }
+        let answers = self.within_limit(reader.commit()).await?;
+        let children = |answer| match answer {
+            MultiReadResult::Children { children } => Ok(Children::new(children)),
+            MultiReadResult::Error { err: Error::NoNode | Error::NoAuth } => Ok(Children::default()),
+            other => Err(unexpected(Some(other))),
+        };
+        answers.into_iter().map(children).collect()
     }
 }
 

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::{BoxFuture, join, join_all};
 use tokio_util::task::TaskTracker;
 use zookeeper_client::{CreateMode, Error};
 
@@ -147,7 +147,7 @@ impl ZooKeeperEngine {
         });
         let opened = async { Ok::<_, Fault>(opening.await) };
         // Others may be about to open one, which does not answer.
-        within(&self.context, self.address.limit * 2, opened).await.map_err(|fault| self.told(fault))?
+        within(&self.context, self.address.limit, opened).await.map_err(|fault| self.told(fault))?
     }
 
     async fn answer<T>(&self, asking: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
@@ -159,33 +159,32 @@ impl ZooKeeperEngine {
         self.sessions.with(grant.id, grant.ttl, self.now())
     }
 
-    /// Whether a grant stands, by a request that goes through the leader; and from when on it is believed in.
+    /// Whether a grant stands, and from when on it is believed in.
     async fn confirm(&self, link: &InUse<Link>, grant: GrantId, node: &str) -> Result<Term, RenewError> {
-        let sent_at = self.now();
-        let checking = async {
-            let mut writer = link.client().new_multi_writer();
-            // Whoever breaks a lock changes its node.
-            writer.add_check_version(node, 0)?;
-            writer.commit().await?;
+        let asked = self.now();
+        let looking = async {
+            let stat = link.client().check_stat(node).await?.ok_or(Error::NoNode)?;
             if is_simple(node) {
                 let (data, _) = link.client().get_data(node).await?;
                 // Somebody took it away by hand, and another one came.
                 look::grant(&data).filter(|found| *found == grant).ok_or(Error::NoNode)?;
             }
-            Ok(())
+            Ok::<_, Fault>(stat.version)
+        };
+        let confirming = async {
+            let (version, proven) = join(looking, link.prove(asked)).await;
+            proven?;
+            version
         };
         let lost = |reason| {
             link.session().forget(grant);
             RenewError::Lost(reason)
         };
-        match self.answer(checking).await {
-            Ok(()) => {
-                let term = link.session().renewed(grant, link.confirmed_by(sent_at));
-                term.ok_or(RenewError::Lost(LostReason::Expired))
-            }
+        match self.answer(confirming).await {
+            Ok(0) => link.session().renewed(grant).ok_or(RenewError::Lost(LostReason::Expired)),
+            // Whoever breaks a lock changes its node. It stands until its holder lets go.
+            Ok(_) => Err(RenewError::Lost(LostReason::Broken)),
             Err(fault) if fault.is(&Error::NoNode) => Err(lost(LostReason::Forgotten)),
-            // It stands until its holder lets go.
-            Err(fault) if fault.is(&Error::BadVersion) => Err(RenewError::Lost(LostReason::Broken)),
             Err(fault) if fault.what() == What::SessionOver => Err(lost(LostReason::Disconnected)),
             Err(fault) => Err(self.told(fault).into()),
         }
@@ -319,9 +318,13 @@ impl Engine for ZooKeeperEngine {
             let (link, held) = self.held(&grant).ok_or_else(|| lost(LostReason::Disconnected))?;
             let (lock, value) = (self.address.root.lock(&grant.name), KeptValue::written(bytes, grant.id));
             // Before it is sent: a release that follows is done after it, and must know of it.
-            link.session().mark(grant.id, value.clone());
+            link.session().mark(grant.id, Some(value.clone()));
             match self.answer(self.put_value(&link, &lock, &held.node, &value)).await {
                 Ok(()) => Ok(()),
+                Err(fault) if fault.what() == What::Refused && !fault.is(&Error::NoNode) => {
+                    link.session().mark(grant.id, held.marked);
+                    Err(self.told(fault).into())
+                }
                 Err(fault) if fault.is(&Error::NoNode) => Err(lost(LostReason::Forgotten)),
                 Err(fault) if fault.what() == What::SessionOver => Err(lost(LostReason::Disconnected)),
                 Err(fault) => Err(self.told(fault).into()),
@@ -370,7 +373,7 @@ impl Engine for ZooKeeperEngine {
     fn list(self: Arc<Self>, prefix: String) -> BoxFuture<'static, Result<Vec<LockInfo>, InspectError>> {
         Box::pin(async move {
             let link = self.link(Ttl::DEFAULT).await?;
-            Ok(self.answer(link.list(&prefix)).await.map_err(|fault| self.told(fault))?)
+            Ok(link.list(&prefix).await.map_err(|fault| self.told(fault))?)
         })
     }
 

@@ -16,8 +16,8 @@ use crate::name::LockName;
 pub(super) const VALUE: &str = "%value";
 /// The last start of what the lock protects.
 pub(super) const START: &str = "%start";
-/// What the recipe `simple` holds by, and all its waiters watch.
-pub(super) const SIMPLE: &str = "%lock";
+/// What the recipe `simple` holds by, and all its waiters watch. It is called so that kazoo takes it for the first in the queue.
+pub(super) const SIMPLE: &str = "%lock__lock__-0000000001";
 /// A node that is changed to learn what time it is.
 const CLOCK: &str = "%clock";
 
@@ -152,12 +152,12 @@ impl Children {
     pub(super) fn new(nodes: Vec<String>) -> Self {
         let mut children = Self::default();
         for node in nodes {
-            if let Some((before, mode, order)) = recipe(&node) {
+            if node == SIMPLE {
+                children.entries.push(Entry { order: i64::MIN, mode: Mode::Ex, grant: None, node });
+            } else if let Some((before, mode, order)) = recipe(&node) {
                 let ours = whose(before).filter(|_| node[before.len()..].starts_with(OURS));
                 let (grant, mode) = ours.map_or((None, mode), |(grant, mode)| (Some(grant), mode));
                 children.entries.push(Entry { order, mode, grant, node });
-            } else if node == SIMPLE {
-                children.entries.push(Entry { order: i64::MIN, mode: Mode::Ex, grant: None, node });
             } else if let Some(part) = decode(&node) {
                 children.below.push((part, node));
             }
