@@ -333,9 +333,12 @@ impl Link {
 
     /// A watch on a node; nothing, if it is gone.
     pub(super) async fn watch(&self, node: &str) -> Result<Option<OneshotWatcher>, Fault> {
-        // It need not be one that we may read.
-        let (stat, watcher) = self.client.check_and_watch_stat(node).await?;
-        Ok(stat.map(|_| watcher))
+        // By reading it: of a node that we may not read, ZooKeeper would not tell us that it is gone.
+        match self.client.get_and_watch_data(node).await {
+            Ok((_, _, watcher)) => Ok(Some(watcher)),
+            Err(Error::NoNode) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Makes an entry in the queue of a lock, or finds the one that was made if the answer was lost. Goes on until that is known, at the
