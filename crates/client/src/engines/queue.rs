@@ -32,9 +32,20 @@ impl Queue {
         &self.0
     }
 
-    /// The place of a grant.
-    pub(super) fn place(&self, grant: GrantId) -> Option<usize> {
-        self.0.iter().position(|entry| entry.grant == Some(grant))
+    /// The place of the entry that is called so on the server.
+    pub(super) fn place(&self, node: &str) -> Option<usize> {
+        self.0.iter().position(|entry| entry.node == node)
+    }
+
+    /// Says whose an entry is, where its name does not.
+    #[cfg(feature = "zookeeper")]
+    pub(super) fn is_of(&mut self, place: usize, grant: Option<GrantId>) {
+        self.0[place].grant = grant;
+    }
+
+    /// Whether something stands for a grant.
+    pub(super) fn has(&self, grant: GrantId) -> bool {
+        self.0.iter().any(|entry| entry.grant == Some(grant))
     }
 
     /// The nearest before this place that conflicts with it: whom it waits for. If there is none, it holds.
@@ -86,8 +97,8 @@ mod tests {
         // Whoever comes after a waiter waits for it, and for no more than it must.
         assert_eq!(waits_for(&queue), [None, None, Some(1), Some(2), Some(2), Some(4), None]);
         assert_eq!(queue.holders().map(|entry| entry.order).collect::<Vec<_>>(), [0, 1, 6]);
-        assert_eq!(queue.place(GrantId::from_u128(5)), Some(5));
-        assert_eq!(queue.place(GrantId::from_u128(9)), None);
+        assert_eq!((queue.place("5"), queue.place("9")), (Some(5), None));
+        assert!(queue.has(GrantId::from_u128(5)) && !queue.has(GrantId::from_u128(9)));
     }
 
     #[test]

@@ -62,7 +62,8 @@ async fn what_is_above_the_root_need_not_be_ours() {
     for path in ["/apps", "/"] {
         hand.set_acl(path, &only_admin_changes, None).await.unwrap();
     }
-    let client = connect(&format!("zookeeper://user:password@{}/apps/locks?tick_ms=500", server.addr())).await;
+    let client =
+        connect(&format!("zookeeper://user:password@{}/apps/locks?tick_ms=500", server.addr())).await;
     let guard = client.lock("deep/below").try_acquire().await.unwrap().expect("it is free");
     guard.release().await.unwrap();
 }
@@ -84,7 +85,9 @@ async fn other_peoples_nodes_are_left_alone() {
     guard.release().await.unwrap();
     // ZooKeeper does not tell that a node is gone to one who may not read it: better to be refused than to wait for ever.
     let refused = client.lock("y").wait(Wait::For(PATIENCE)).acquire().await;
-    let Err(AcquireError::Engine(EngineError::Refused { message, .. })) = refused else { panic!("{refused:?}") };
+    let Err(AcquireError::Engine(EngineError::Refused { message, .. })) = refused else {
+        panic!("{refused:?}")
+    };
     assert!(message.contains("log in"), "{message}");
     hand.delete(&format!("/locks/y/abc__lock__{sequence}"), None).await.unwrap();
     client.lock("y").acquire().await.unwrap().release().await.unwrap();

@@ -78,7 +78,8 @@ async fn a_short_ttl_is_not_renewed_without_a_pause() {
     let client = connect(&format!("{}/locks", server.url())).await;
     let written = || {
         let text = server.command("srvr");
-        let zxid = text.lines().find_map(|line| line.strip_prefix("Zxid: 0x")).expect("it says what it has written");
+        let zxid =
+            text.lines().find_map(|line| line.strip_prefix("Zxid: 0x")).expect("it says what it has written");
         u64::from_str_radix(zxid, 16).unwrap()
     };
     let guard = client.lock("x").ttl(SECOND * 3).acquire().await.unwrap();
@@ -126,7 +127,10 @@ async fn a_client_without_a_session_closes_at_once() {
     proxy.heal();
     eventually(PATIENCE, "the client is back", async || client.inspect("x").await.is_ok()).await;
     drop(guard);
-    tokio::time::timeout(PATIENCE / 2, client.close()).await.expect("much sooner than a request may take").unwrap();
+    tokio::time::timeout(PATIENCE / 2, client.close())
+        .await
+        .expect("much sooner than a request may take")
+        .unwrap();
 }
 
 /// A session that is local to one server cannot hold anything: it is refused with what to do, and nobody goes on asking.
@@ -135,7 +139,9 @@ async fn a_local_session_is_refused() {
     let cluster = ZooKeeperCluster::builder().setting("localSessionsEnabled", "true").start();
     let client = connect(&format!("{}/locks?tick_ms=500", cluster.url())).await;
     let answer = client.lock("x").try_acquire().await;
-    let Err(AcquireError::Engine(EngineError::Refused { message, .. })) = answer else { panic!("{answer:?}") };
+    let Err(AcquireError::Engine(EngineError::Refused { message, .. })) = answer else {
+        panic!("{answer:?}")
+    };
     assert!(message.contains("localSessionsUpgradingEnabled"), "{message}");
     let asked = || cluster.members().iter().map(|member| member.counter("zk_packets_received")).sum::<i64>();
     let before = asked();

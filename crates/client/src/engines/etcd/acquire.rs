@@ -17,7 +17,7 @@ use super::undo::{Left, Undo, leave};
 use super::watches::Woken;
 use crate::engine::{AcquireRequest, Granted, WaitUntil};
 use crate::engines::kept_value::KeptValue;
-use crate::engines::queue::{Entry, Queue};
+use crate::engines::queue::{self, Entry, Queue};
 use crate::engines::session::{HasSession, InUse};
 use crate::error::AcquireError;
 use crate::ids::GrantId;
@@ -105,12 +105,13 @@ impl EtcdEngine {
         let lease = self.lease(request).await?;
         let of = attempt.lease.insert(lease).clone();
         let Some((token, mut seen)) = self.enter(request, attempt, &of).await? else { return Ok(None) };
-        if seen.queue.place(request.grant).is_none() {
+        if !seen.queue.has(request.grant) {
             // It came before, and many after it.
             seen = self.look(attempt, token, Some(NEAREST)).await?;
         }
         loop {
-            let Some(place) = seen.queue.place(request.grant) else { return Ok(attempt.without_place()) };
+            let own = queue::called(request.grant, request.mode);
+            let Some(place) = seen.queue.place(&own) else { return Ok(attempt.without_place()) };
             let Some(before) = seen.queue.waits_for(place) else {
                 if !seen.all {
                     seen = self.look(attempt, token, None).await?;
@@ -459,7 +460,7 @@ impl Seen {
     fn value(&self, there: &[(GrantId, bool)]) -> (Value, Option<GrantId>) {
         let missing = Cell::new(None);
         let stands = |writer| {
-            let stands = self.queue.place(writer).is_some() || there.contains(&(writer, true));
+            let stands = self.queue.has(writer) || there.contains(&(writer, true));
             if !stands && !there.contains(&(writer, false)) {
                 missing.set(Some(writer));
             }

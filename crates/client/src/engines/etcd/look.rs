@@ -89,7 +89,7 @@ impl EtcdEngine {
             }
         }
         info.last_token = info.holders.iter().filter_map(|member| member.token).max();
-        let stands = |writer| queue.place(writer).is_some();
+        let stands = |writer| queue.has(writer);
         info.value = members.value.kept.map(|kept| kept.value(stands)).unwrap_or_default();
         Ok(info)
     }

@@ -13,7 +13,6 @@ use super::paths::{SIMPLE, VALUE, entry};
 use super::{Recipe, ZooKeeperEngine};
 use crate::engine::{AcquireRequest, Granted, WaitUntil};
 use crate::engines::kept_value::KeptValue;
-use crate::engines::queue::{Entry, Queue};
 use crate::engines::session::{HasSession, InUse};
 use crate::error::{AcquireError, RenewError};
 use crate::ids::GrantId;
@@ -88,7 +87,7 @@ impl ZooKeeperEngine {
             // Whoever does not wait has nothing to write if the lock is taken.
             let seen = self.asked(request, link.see_now(lock)).await?;
             let is_in_its_way = |mode: Mode| !mode.compatible_with(request.mode);
-            if seen.children.entries.iter().any(|entry| is_in_its_way(entry.mode)) {
+            if seen.children.queue.entries().iter().any(|entry| is_in_its_way(entry.mode)) {
                 return Err(NotGot::Ended(request.not_got()));
             }
         }
@@ -123,10 +122,10 @@ impl ZooKeeperEngine {
                     None => continue,
                 },
             };
-            let queue = Queue::new(seen.children.entries.clone());
+            let queue = &seen.children.queue;
             // By its own node: one of an earlier session may still be there, which is not ours any more.
-            let is_own = |entry: &Entry| node.path.strip_prefix(lock) == Some(&format!("/{}", entry.node));
-            let Some(place) = queue.entries().iter().position(is_own) else {
+            let own = node.path.rsplit_once('/').map_or("", |(_, own)| own);
+            let Some(place) = queue.place(own) else {
                 return Err(NotGot::Gone(Fault::Said(Error::NoNode)));
             };
             let Some(before) = queue.waits_for(place) else {
@@ -177,7 +176,7 @@ impl ZooKeeperEngine {
             Some(seen) => seen,
             None => self.asked(request, link.see(lock)).await?,
         };
-        let queued = seen.children.entries.iter().filter(|entry| entry.node != SIMPLE);
+        let queued = seen.children.queue.entries().iter().filter(|entry| entry.node != SIMPLE);
         let queued = queued.filter(|entry| entry.mode != Mode::Nl).max_by_key(|entry| entry.order);
         match queued {
             Some(queued) => Ok(Err(queued.node.clone())),
@@ -221,7 +220,7 @@ impl ZooKeeperEngine {
         seen: &Seen,
     ) -> Result<Granted, NotGot> {
         let value = match &seen.value {
-            Some(kept) => kept.value(|grant| seen.children.has(grant)),
+            Some(kept) => kept.value(|grant| seen.children.queue.has(grant)),
             None => Value::default(),
         };
         let mut marked = None;

@@ -311,13 +311,14 @@ impl Link {
         };
         let mut children = Children::new(children);
         if value.as_ref().is_some_and(KeptValue::is_marked)
-            && let Some(holder) = children.entries.iter_mut().find(|entry| entry.node == SIMPLE)
+            && let Some(place) = children.queue.place(SIMPLE)
         {
             // Who holds by it, and so may be the one whose mark this is, stands in it.
-            holder.grant = match self.client.get_data(&format!("{lock}/{SIMPLE}")).await {
+            let grant = match self.client.get_data(&format!("{lock}/{SIMPLE}")).await {
                 Err(Error::NoNode) => None,
                 read => look::grant(&read?.0),
             };
+            children.queue.is_of(place, grant);
         }
         Ok(Seen { children, value })
     }

@@ -7,7 +7,7 @@ use super::fault::Fault;
 use super::link::{Link, Seen, token, unexpected};
 use super::paths::Children;
 use crate::engines::details;
-use crate::engines::queue::{Entry, Queue};
+use crate::engines::queue::Entry;
 use crate::engines::stranger::another;
 use crate::ids::GrantId;
 use crate::info::{LockInfo, Member};
@@ -35,7 +35,7 @@ impl Link {
         lock: &str,
         seen: &Seen,
     ) -> Result<(Vec<Present>, Vec<Present>), Fault> {
-        let queue = Queue::new(seen.children.entries.clone());
+        let queue = &seen.children.queue;
         let holding: Vec<_> = queue.holders().map(|entry| entry.order).collect();
         let (mut holders, mut waiters) = (Vec::new(), Vec::new());
         for some in queue.entries().chunks(TOGETHER) {
@@ -77,7 +77,7 @@ impl Link {
         info.waiters = waiters.into_iter().map(|waiter| waiter.member).collect();
         info.last_token = info.holders.iter().filter_map(|holder| holder.token).max();
         if let Some(kept) = &seen.value {
-            info.value = kept.value(|grant| seen.children.has(grant));
+            info.value = kept.value(|grant| seen.children.queue.has(grant));
         }
         Ok(info)
     }
@@ -102,7 +102,7 @@ impl Link {
                     let below = name.as_ref().map_or_else(|| part.clone(), |name| format!("{name}/{part}"));
                     open.push((format!("{node}/{child}"), Some(below)));
                 }
-                let name = name.as_ref().filter(|_| !is_top && !children.entries.is_empty());
+                let name = name.as_ref().filter(|_| !is_top && !children.queue.entries().is_empty());
                 found.extend(name.and_then(|name| Some((node.clone(), LockName::parse(name).ok()?))));
             }
             is_top = false;

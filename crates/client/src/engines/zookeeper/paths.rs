@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use percent_encoding::percent_decode_str;
 
-use crate::engines::queue::{Entry, called, whose};
+use crate::engines::queue::{Entry, Queue, called, whose};
 use crate::ids::GrantId;
 use crate::mode::Mode;
 use crate::name::LockName;
@@ -143,32 +143,27 @@ pub(super) fn entry(grant: GrantId, mode: Mode) -> String {
 pub(super) struct Children {
     /// Who holds and who waits. One that holds by the recipe `simple` comes before all others, wherever it stands: it goes away by itself if
     /// somebody was there before it.
-    pub(super) entries: Vec<Entry>,
+    pub(super) queue: Queue,
     /// Parts of names of locks below this one, and their nodes.
     pub(super) below: Vec<(String, String)>,
 }
 
 impl Children {
     pub(super) fn new(nodes: Vec<String>) -> Self {
-        let mut children = Self::default();
+        let (mut entries, mut below) = (Vec::new(), Vec::new());
         for node in nodes {
             if node == SIMPLE {
-                children.entries.push(Entry { order: i64::MIN, mode: Mode::Ex, grant: None, node });
+                entries.push(Entry { order: i64::MIN, mode: Mode::Ex, grant: None, node });
             } else if let Some((before, mode, order)) = recipe(&node) {
                 let ours = whose(before).filter(|_| node[before.len()..].starts_with(OURS));
                 let (grant, mode) = ours.map_or((None, mode), |(grant, mode)| (Some(grant), mode));
-                children.entries.push(Entry { order, mode, grant, node });
+                entries.push(Entry { order, mode, grant, node });
             } else if let Some(part) = decode(&node) {
-                children.below.push((part, node));
+                below.push((part, node));
             }
         }
-        unwrap_sequence(&mut children.entries);
-        children
-    }
-
-    /// Whether a grant stands.
-    pub(super) fn has(&self, grant: GrantId) -> bool {
-        self.entries.iter().any(|entry| entry.grant == Some(grant))
+        unwrap_sequence(&mut entries);
+        Self { queue: Queue::new(entries), below }
     }
 }
 
@@ -242,20 +237,19 @@ mod tests {
             "short__lock__123".into(),
         ];
         let children = Children::new(nodes.into());
-        let entries: Vec<_> = children.entries.iter().map(|e| (e.order, e.mode, e.grant)).collect();
+        let entries: Vec<_> = children.queue.entries().iter().map(|e| (e.order, e.mode, e.grant)).collect();
         assert_eq!(
             entries,
             [
-                (3, Mode::Pr, Some(reader)),
+                (i64::MIN, Mode::Ex, None),
                 (1, Mode::Ex, None),
                 (2, Mode::Pr, None),
+                (3, Mode::Pr, Some(reader)),
                 (4, Mode::Ex, None),
                 (5, Mode::Ex, None),
                 (6, Mode::Pr, None),
-                (i64::MIN, Mode::Ex, None),
             ]
         );
-        assert!(children.has(reader) && !children.has(GrantId::random()));
         let below: Vec<_> = children.below.iter().map(|(part, _)| part.as_str()).collect();
         assert_eq!(below, ["42", "x__lock__0000000007", "short__lock__123"]);
     }
@@ -264,8 +258,8 @@ mod tests {
     fn a_sequence_that_has_run_over_goes_on() {
         let nodes = ["2147483647", "-2147483648", "-2147483647"];
         let children = Children::new(nodes.iter().rev().map(|n| format!("a__lock__{n}")).collect());
-        let queue = crate::engines::queue::Queue::new(children.entries);
-        let order: Vec<_> = queue.entries().iter().map(|e| e.node.trim_start_matches("a__lock__")).collect();
+        let order: Vec<_> =
+            children.queue.entries().iter().map(|e| e.node.trim_start_matches("a__lock__")).collect();
         assert_eq!(order, nodes);
     }
 }
