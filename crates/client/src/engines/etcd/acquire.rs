@@ -110,8 +110,12 @@ impl EtcdEngine {
             seen = self.look(attempt, token, Some(NEAREST)).await?;
         }
         loop {
+            // The lease may have ended while it waited, and its key with it: then its turn is over, whoever is gone before it.
             let own = queue::called(request.grant, request.mode);
-            let Some(place) = seen.queue.place(&own) else { return Ok(attempt.without_place()) };
+            let still_there = |place: &usize| seen.queue.entries()[*place].order == token;
+            let Some(place) = seen.queue.place(&own).filter(still_there) else {
+                return Ok(attempt.without_place());
+            };
             let Some(before) = seen.queue.waits_for(place) else {
                 if !seen.all {
                     seen = self.look(attempt, token, None).await?;
@@ -180,9 +184,10 @@ impl EtcdEngine {
                 }
                 Some(Ok(answer)) => answer.answer,
             };
-            let Entered { mine, undone, seen } = Entered::read(&answer, attempt)?;
-            attempt.place = if mine.is_some() { Place::Taken } else { Place::None };
-            return match mine {
+            let entered = Entered::read(&answer, lease)?;
+            attempt.place = if entered.mine.is_some() { Place::Taken } else { Place::None };
+            let seen = Seen::read(&attempt.keys, revision(&answer), &entered.looked)?;
+            return match entered.mine {
                 Some((token, under)) if under == lease.id => Ok(Some((token, seen))),
                 // It is left from a lease that has ended for us.
                 Some(_) => {
@@ -190,7 +195,7 @@ impl EtcdEngine {
                     attempt.place = Place::None;
                     Ok(None)
                 }
-                None if undone => Err(request.not_got()),
+                None if entered.undone => Err(request.not_got()),
                 None => {
                     // Those who are there may all go together with this one, or be other locks.
                     let (seen, all) = (seen.queue.entries(), seen.all);
@@ -433,20 +438,22 @@ struct Entered {
     mine: Option<(i64, i64)>,
     /// Whether it was given up before.
     undone: bool,
-    seen: Seen,
+    /// What is seen from there.
+    looked: Vec<GetResponse>,
 }
 
 impl Entered {
-    fn read(answer: &TxnResponse, attempt: &Attempt) -> Result<Self, Fault> {
-        let (at, gets) = (revision(answer), gets(answer));
+    fn read(answer: &TxnResponse, lease: &Lease) -> Result<Self, Fault> {
+        let mut looked = gets(answer);
         if answer.succeeded() {
-            let seen = Seen::read(&attempt.keys, at, &gets)?;
-            let under = attempt.lease.as_ref().map_or(0, |lease| lease.id);
-            return Ok(Self { mine: Some((at, under)), undone: false, seen });
+            return Ok(Self { mine: Some((revision(answer), lease.id)), undone: false, looked });
         }
-        let [own, gone, rest @ ..] = gets.as_slice() else { return Err(Fault::too_little()) };
+        if looked.len() < 2 {
+            return Err(Fault::too_little());
+        }
+        let (gone, own) = (looked.remove(1), looked.remove(0));
         let mine = own.kvs().first().map(|kv| (kv.create_revision(), kv.lease()));
-        Ok(Self { mine, undone: !gone.kvs().is_empty(), seen: Seen::read(&attempt.keys, at, rest)? })
+        Ok(Self { mine, undone: !gone.kvs().is_empty(), looked })
     }
 }
 

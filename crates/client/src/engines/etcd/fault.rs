@@ -138,7 +138,7 @@ impl Fault {
             _ if says("auth token") => {
                 Some("it does not accept the login any more: correct user and password in the URL")
             }
-            _ if chain.contains("certificate") => {
+            _ if chain.to_lowercase().contains("certificate") => {
                 let message = format!(
                     "{at} shows a certificate that is not trusted, or does not trust ours: give the file of its authority as `?ca=`, and `?cert=` and `?key=` if it asks for one"
                 );
@@ -149,7 +149,7 @@ impl Fault {
         if let Some(advice) = refusal {
             return Self::new(What::Refused, does_not(advice), cause);
         }
-        if code == DATA_LOSS || says("corrupt") {
+        if code == DATA_LOSS || says("etcdserver: corrupt") {
             let message = format!(
                 "{at} has found that its data is damaged: {said}. Restore that member from the others, as etcd's documentation says"
             );

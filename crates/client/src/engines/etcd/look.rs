@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
-use sha2::{Digest, Sha256};
 
 use super::EtcdEngine;
 use super::acquire::gets;
@@ -12,8 +11,8 @@ use super::keys::{Found, Keys, is_of_a_recipe, name_of};
 use crate::engine::Break;
 use crate::engines::details;
 use crate::engines::queue::{Entry, Queue};
+use crate::engines::stranger::{ASK_ANOTHER, another};
 use crate::error::BreakError;
-use crate::ids::{GrantId, OwnerId};
 use crate::info::{LockInfo, Member};
 use crate::name::LockName;
 use crate::token::FencingToken;
@@ -23,9 +22,6 @@ const STEP: i64 = 5000;
 
 /// So many are changed in one transaction: etcd allows 128 steps.
 const AT_ONCE: usize = 50;
-
-const ASK_ANOTHER: &str =
-    "another program holds it, which does not listen to us: end that program, or break the lock by force";
 
 /// All who hold a lock or wait for it.
 struct Members {
@@ -42,19 +38,8 @@ impl Members {
             let (owner, details) = str::from_utf8(text).ok()?.split_once(' ')?;
             Some(details::member(entry.grant?, owner.parse().ok()?, entry.mode, details))
         };
-        ours().unwrap_or_else(|| another(below, entry))
+        ours().unwrap_or_else(|| another(entry.node.as_bytes()))
     }
-}
-
-/// The holder of a lock that another program took: known by its key, and nothing else.
-fn another(below: &str, entry: &Entry) -> Member {
-    let digest = Sha256::digest(format!("{below}{}", entry.node));
-    let (halves, _) = digest.as_slice().as_chunks::<16>();
-    let [grant, owner] = [halves[0], halves[1]].map(u128::from_be_bytes);
-    let grant = entry.grant.unwrap_or_else(|| GrantId::from_u128(grant));
-    let mut member = Member::new(grant, OwnerId::from_u128(owner), entry.mode);
-    member.label = Some(format!("another program, which wrote the key `{}`", entry.node));
-    member
 }
 
 fn token(entry: &Entry) -> FencingToken {

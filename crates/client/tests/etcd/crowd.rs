@@ -1,0 +1,84 @@
+//! Very many who wait for one lock: a release wakes one, by etcd's own counters.
+
+use std::time::Duration;
+
+use tenure::contract::{eventually, within};
+use tenure_testkit::Etcd;
+
+use crate::{LONG, PATIENCE, connect};
+
+const WAITERS: usize = 1000;
+const RELEASES: usize = 20;
+
+/// What etcd counted: messages to those who watch, transactions, and other reads.
+fn counted(etcd: &Etcd) -> [f64; 3] {
+    [
+        etcd.metric(r#"grpc_server_msg_sent_total{grpc_method="Watch""#),
+        etcd.metric(r#"grpc_server_started_total{grpc_method="Txn""#),
+        etcd.metric(r#"grpc_server_started_total{grpc_method="Range""#),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_wakes_one_of_a_thousand() {
+    let etcd = Etcd::start();
+    let (holder, client) = (connect(&etcd.url()).await, connect(&etcd.url()).await);
+    let mut held = holder.lock("a").ttl(LONG).acquire().await.unwrap();
+    let (send, mut granted) = tokio::sync::mpsc::unbounded_channel();
+    for _ in 0..WAITERS {
+        let (wait, send) = (client.lock("a").ttl(LONG).acquire(), send.clone());
+        tokio::spawn(async move {
+            // Nobody takes the last ones.
+            let _ = send.send(wait.await.unwrap());
+        });
+    }
+    eventually(PATIENCE, "all wait", async || holder.inspect("a").await.unwrap().waiters.len() == WAITERS)
+        .await;
+    eventually(PATIENCE, "all watch", async || {
+        etcd.metric("etcd_debugging_mvcc_watcher_total") as usize == WAITERS
+    })
+    .await;
+    let mut fewest = [f64::MAX; 3];
+    for _ in 0..RELEASES {
+        let before = counted(&etcd);
+        held.release().await.unwrap();
+        held = within(PATIENCE, "the next one gets it", granted.recv()).await.unwrap();
+        // That others are not woken is seen only by giving them the time to be.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        for ((fewest, after), before) in fewest.iter_mut().zip(counted(&etcd)).zip(before) {
+            *fewest = fewest.min(after - before);
+        }
+    }
+    // The best of some releases: beside those who are woken there may be some whose turn it is to look, as a backstop. One is told that the
+    // key is gone, and that it does not watch any more; the release and the look are one transaction each.
+    let [messages, transactions, reads] = fewest;
+    assert!(messages >= 1.0, "somebody was told");
+    assert!(messages <= 4.0 && transactions <= 10.0 && reads <= 4.0, "{fewest:?} for one release");
+    // All the others leave at once.
+    drop(granted);
+    drop(held);
+    client.close().await.unwrap();
+    eventually(PATIENCE, "nobody is left", async || {
+        let info = holder.inspect("a").await.unwrap();
+        info.holders.is_empty() && info.waiters.is_empty()
+    })
+    .await;
+}
+
+/// Those who go together are woken together.
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_come_in_together() {
+    const READERS: usize = 50;
+    let etcd = Etcd::start();
+    let (holder, client) = (connect(&etcd.url()).await, connect(&etcd.url()).await);
+    let held = holder.lock("a").ttl(LONG).acquire().await.unwrap();
+    let waiting: Vec<_> =
+        (0..READERS).map(|_| tokio::spawn(client.lock("a").shared().ttl(LONG).acquire())).collect();
+    crate::waiters(&holder, "a", READERS).await;
+    held.release().await.unwrap();
+    let mut readers = Vec::new();
+    for reader in waiting {
+        readers.push(within(PATIENCE, "each gets it", reader).await.unwrap().unwrap());
+    }
+    assert!(readers.iter().all(|reader| reader.check().is_ok()));
+}
