@@ -147,7 +147,7 @@ impl EtcdEngine {
         let opened =
             async { opening.await.unwrap_or_else(|_| Err(Fault::no_answer("the client was closed".into()))) };
         let ends = self.now() + self.link.limit();
-        let opened = self.link.until("etcd", ends, opened);
+        let opened = self.link.until(ends, opened);
         let opened = request.cancel.run_until_cancelled(opened).await;
         Ok(opened.ok_or_else(|| request.not_got())??)
     }
@@ -304,7 +304,7 @@ impl EtcdEngine {
         if lease.session().term().deadline().is_none_or(|deadline| deadline <= self.now()) {
             let ends = self.now() + self.link.limit();
             let proving = async { Ok(lease.prove(self.now()).await) };
-            let proved = request.cancel.run_until_cancelled(self.link.until("etcd", ends, proving)).await;
+            let proved = request.cancel.run_until_cancelled(self.link.until(ends, proving)).await;
             if proved.ok_or_else(|| request.not_got())??.is_none() {
                 return Ok(attempt.without_place());
             }

@@ -240,20 +240,15 @@ impl Keeper {
     async fn keep_alive(&self, lease: &Lease, stream: &mut Option<Stream>) -> Result<BootTime, Fault> {
         /// So often the leader may change in between.
         const CHANGES: usize = 3;
+        let ends = self.now() + self.link.limit();
         let mut last = None;
         for _ in 0..CHANGES {
             let way = self.link.way()?;
-            let ends = self.now() + self.link.attempt_limit();
-            match self.link.until(&way.at, ends, self.keep_alive_once(lease.id, &way, stream)).await {
+            match self.link.attempt(&way, ends, self.keep_alive_once(lease.id, &way, stream)).await {
                 Ok(Some(sent_at)) => return Ok(sent_at),
                 Ok(None) => {}
-                Err(fault) => {
-                    self.link.learn_from(&fault, &way, ends).await;
-                    if !fault.what.is_silence() && fault.what != What::OldLogin {
-                        return Err(fault);
-                    }
-                    last = Some(fault);
-                }
+                Err(fault) if fault.what.is_silence() || fault.what == What::OldLogin => last = Some(fault),
+                Err(fault) => return Err(fault),
             }
         }
         let changes = || {
@@ -272,7 +267,6 @@ impl Keeper {
         stream: &mut Option<Stream>,
     ) -> Result<Option<BootTime>, Fault> {
         let fault = |error| Fault::of(&way.at, error);
-        way.logged_in().await?;
         // Taken out, so that one on which something went wrong is not used again.
         let mut open = if let Some(open) = stream.take().filter(|open| open.number == way.number) {
             open

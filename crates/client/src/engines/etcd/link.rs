@@ -37,7 +37,7 @@ const PING_LIMIT: Duration = Duration::from_secs(3);
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// A member is given up for the next after so long without an answer, if the time of the request allows for that.
+/// A member is given up for the next if nothing was heard of it for so long, if the time of the request allows for that.
 const SHORTEST_ATTEMPT: Duration = Duration::from_secs(1);
 
 /// The most that one answer may have: a lock for which very many wait.
@@ -71,6 +71,8 @@ pub(super) struct Connected {
     pub(super) at: String,
     pub(super) client: Client,
     pub(super) kv: KvClient,
+    /// When something was last heard on this way.
+    heard: Mutex<BootTime>,
     /// What became of the login, if there is one.
     login: Option<watch::Receiver<Option<Result<(), Fault>>>>,
 }
@@ -146,7 +148,7 @@ impl Link {
             state
         });
         let kv = client.kv_client().max_decoding_message_size(LARGEST_ANSWER);
-        Ok(Connected { number, at: at.clone(), client, kv, login })
+        Ok(Connected { number, at: at.clone(), client, kv, heard: Mutex::new(self.now()), login })
     }
 
     /// Nobody goes this way any more: the next member is asked from now on, or the same on a new connection if it is the only one.
@@ -167,8 +169,8 @@ impl Link {
         let _ = turned.wait_for(|number| *number != way.number).await;
     }
 
-    /// How long one attempt may take.
-    pub(super) fn attempt_limit(&self) -> Duration {
+    /// For how long a member may be silent.
+    fn silence_limit(&self) -> Duration {
         let attempts = if self.members.len() == 1 { 2 } else { 3 };
         (self.limit / attempts).max(SHORTEST_ATTEMPT).min(self.limit)
     }
@@ -176,21 +178,60 @@ impl Link {
     /// What does not answer until then does not answer.
     pub(super) async fn until<T>(
         &self,
-        at: &str,
         ends: BootTime,
-        attempt: impl Future<Output = Result<T, Fault>>,
+        asking: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
         let began = self.now();
         tokio::select! {
             biased;
-            answer = attempt => answer,
-            () = self.context.clock.sleep_until(ends) => {
-                let waited = self.now().since(began);
-                Err(Fault::no_answer(format!(
-                    "{at} did not answer within {waited:.1?}: see whether it runs, and whether this host may reach it"
-                )))
-            }
+            answer = asking => answer,
+            () = self.context.clock.sleep_until(ends) => Err(no_answer("etcd", self.now().since(began))),
         }
+    }
+
+    /// One attempt on this way. It ends if nothing at all is heard there for a while; one that only takes long has many before it. What goes
+    /// wrong is learnt from.
+    pub(super) async fn attempt<T>(
+        &self,
+        way: &Way,
+        ends: BootTime,
+        asking: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let began = self.now();
+        let limit = self.silence_limit();
+        let silence = async {
+            loop {
+                let silent_at = ends.min(way.heard_at().max(began) + limit);
+                if self.now() >= silent_at {
+                    return;
+                }
+                self.context.clock.sleep_until(silent_at).await;
+            }
+        };
+        let attempted = async {
+            way.logged_in().await?;
+            asking.await
+        };
+        let fault = tokio::select! {
+            biased;
+            answer = attempted => match answer {
+                Ok(answer) => {
+                    way.hears(self.now());
+                    return Ok(answer);
+                }
+                Err(fault) => fault,
+            },
+            () = silence => no_answer(&way.at, self.now().since(began)),
+        };
+        // A connection that breaks is made anew by itself; one that is silent is not.
+        let was_silent = self.now() >= way.heard_at().max(began) + limit;
+        if fault.what == What::OldLogin {
+            // If this fails, the next request says why.
+            let _ = self.until(self.now() + limit, way.renew_login()).await;
+        } else if way.login_failed() || was_silent || (fault.what.is_silence() && self.members.len() > 1) {
+            self.turn_from(way);
+        }
+        Err(fault)
     }
 
     /// Asks until there is an answer, or the time of one request is over.
@@ -202,16 +243,11 @@ impl Link {
         let (mut repeated, mut pause) = (false, FIRST_PAUSE);
         loop {
             let way = self.way()?;
-            let attempt = async {
-                way.logged_in().await?;
-                request(way.clone()).await.map_err(|error| Fault::of(&way.at, error))
-            };
-            let attempt_ends = self.now() + self.attempt_limit();
-            let fault = match self.until(&way.at, ends.min(attempt_ends), attempt).await {
+            let asking = async { request(way.clone()).await.map_err(|error| Fault::of(&way.at, error)) };
+            let fault = match self.attempt(&way, ends, asking).await {
                 Ok(answer) => return Ok(Answer { answer, repeated }),
                 Err(fault) => fault,
             };
-            self.learn_from(&fault, &way, attempt_ends).await;
             if !fault.what.is_silence() && fault.what != What::OldLogin {
                 return Err(fault.after(repeated));
             }
@@ -222,18 +258,6 @@ impl Link {
             }
             self.context.clock.sleep_until(go_on).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
-        }
-    }
-
-    /// Whether the next attempt is better made another way.
-    pub(super) async fn learn_from(&self, fault: &Fault, way: &Way, attempt_ends: BootTime) {
-        // A connection that breaks is made anew by itself; one that is silent is not.
-        let was_silent = self.now() >= attempt_ends;
-        if fault.what == What::OldLogin {
-            // If this fails, the next request says why.
-            let _ = self.until(&way.at, attempt_ends, way.renew_login()).await;
-        } else if way.login_failed() || was_silent || (fault.what.is_silence() && self.members.len() > 1) {
-            self.turn_from(way);
         }
     }
 
@@ -300,7 +324,22 @@ impl Link {
     }
 }
 
+fn no_answer(at: &str, waited: Duration) -> Fault {
+    Fault::no_answer(format!(
+        "{at} did not answer within {waited:.1?}: see whether it runs, and whether this host may reach it"
+    ))
+}
+
 impl Connected {
+    fn heard_at(&self) -> BootTime {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hears(&self, now: BootTime) {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        *heard = now.max(*heard);
+    }
+
     /// Resolves when etcd knows who we are.
     pub(super) async fn logged_in(&self) -> Result<(), Fault> {
         let Some(login) = &self.login else { return Ok(()) };

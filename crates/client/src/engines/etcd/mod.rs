@@ -110,7 +110,7 @@ impl EtcdEngine {
             return Err(RenewError::Lost(LostReason::Forgotten));
         };
         let ends = asked + self.link.limit();
-        let proving = self.link.until("etcd", ends, async { Ok(lease.prove(asked).await) });
+        let proving = self.link.until(ends, async { Ok(lease.prove(asked).await) });
         let own = GetOptions::new().with_keys_only();
         let (found, proved) = tokio::join!(self.link.get(held.node.as_str(), own), proving);
         match found?.kvs().first() {

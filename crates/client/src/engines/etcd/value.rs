@@ -35,7 +35,7 @@ impl EtcdEngine {
         let written =
             async { writing.await.unwrap_or_else(|_| Err(Fault::no_answer("the client was closed".into()))) };
         let ends = self.now() + self.link.limit();
-        if self.link.until("etcd", ends, written).await? { Ok(()) } else { Err(lost(LostReason::Forgotten)) }
+        if self.link.until(ends, written).await? { Ok(()) } else { Err(lost(LostReason::Forgotten)) }
     }
 
     pub(super) async fn let_go(&self, grant: &Grant) -> Result<(), ReleaseError> {
@@ -53,7 +53,7 @@ impl EtcdEngine {
             leave(&self.link, &key, value.as_ref()).await
         };
         let ends = self.now() + self.link.limit();
-        let freed = self.link.until("etcd", ends, letting_go).await?;
+        let freed = self.link.until(ends, letting_go).await?;
         if let Some(lease) = lease {
             lease.forget(grant.id);
         }

@@ -115,9 +115,8 @@ impl Watches {
     /// One stream, until it breaks.
     async fn listen_once(&self) -> Result<(), Fault> {
         let way = self.link.way()?;
-        let limit = self.context.clock.now() + self.link.attempt_limit();
-        let opened = self.link.until(&way.at, limit, self.open(&way)).await;
-        let Some((requests, answers)) = opened.inspect_err(|_| self.link.turn_from(&way))? else {
+        let ends = self.context.clock.now() + self.link.limit();
+        let Some((requests, answers)) = self.link.attempt(&way, ends, self.open(&way)).await? else {
             return Ok(());
         };
         tokio::select! {
@@ -129,7 +128,6 @@ impl Watches {
     }
 
     async fn open(&self, way: &Way) -> Result<Option<(WatchRequestSender, WatchResponseStream)>, Fault> {
-        way.logged_in().await?;
         let first = {
             let mut state = self.state();
             state.left.clear();
