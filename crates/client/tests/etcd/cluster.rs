@@ -7,7 +7,7 @@ use std::time::Duration;
 use tenure::clock::BootTime;
 use tenure::contract::{Inside, eventually, within};
 use tenure::{AcquireError, EngineError, Release, Wait};
-use tenure_testkit::EtcdCluster;
+use tenure_testkit::{Etcd, EtcdCluster, Proxy};
 
 use crate::{LONG, PATIENCE, connect, waiters};
 
@@ -159,4 +159,42 @@ async fn a_leader_that_stood_still_prolongs_nothing() {
         others.lock("a").try_acquire().await.unwrap().is_none(),
         "the late release freed the next one's lock"
     );
+}
+
+/// A request is held back on its way to one member, is sent again to another, and done; then it arrives after all. It finds that it was
+/// given up, and does nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_arrives_when_all_is_over_does_nothing() {
+    let etcd = Etcd::start();
+    let other = connect(&etcd.url()).await;
+    for turn in 0..6 {
+        let (slow, fast) = (Proxy::to(etcd.addr()), Proxy::to(etcd.addr()));
+        let client = connect(&format!("etcd://{},{}?timeout_ms=20000", slow.addr(), fast.addr())).await;
+        let name = format!("late {turn}");
+        client.lock("before").ttl(LONG).acquire().await.unwrap().release().await.unwrap();
+        let busy = turn % 2 == 1;
+        let held = if busy { Some(other.lock(&name).ttl(LONG).acquire().await.unwrap()) } else { None };
+        slow.cut();
+        let wait = if turn < 4 { Wait::Try } else { Wait::Forever };
+        let acquired = client.lock(&name).ttl(LONG).wait(wait).acquire();
+        if let Some(held) = held {
+            if wait == Wait::Try {
+                assert!(matches!(acquired.await, Err(AcquireError::Busy { .. })));
+            } else {
+                let acquired = tokio::spawn(acquired);
+                waiters(&other, &name, 1).await;
+                acquired.abort();
+                waiters(&other, &name, 0).await;
+            }
+            held.release().await.unwrap();
+        } else {
+            assert_eq!(acquired.await.unwrap().release().await.unwrap(), Release::Released);
+        }
+        assert!(other.inspect(&name).await.unwrap().holders.is_empty());
+        slow.heal();
+        // That it does not come is seen only by giving it the time to come.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let info = other.inspect(&name).await.unwrap();
+        assert!(info.holders.is_empty(), "turn {turn}: {info:?}");
+    }
 }

@@ -8,11 +8,13 @@ use etcd_client::{
     Compare, CompareOp, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
     TxnOpResponse, TxnResponse,
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use super::EtcdEngine;
 use super::fault::{Fault, What};
 use super::keys::{self, Found, Keys};
 use super::lease::Lease;
+use super::link::Answer;
 use super::undo::{Left, Undo, leave};
 use super::watches::Woken;
 use crate::engine::{AcquireRequest, Granted, WaitUntil};
@@ -45,6 +47,8 @@ struct Attempt {
     key: String,
     lease: Option<InUse<Lease>>,
     place: Place,
+    /// Whether a request for its key was sent more than once, so that one may still be under way.
+    may_arrive: bool,
     /// The value as it was found, if it may be marked as this request's own.
     value: Option<Left>,
 }
@@ -82,7 +86,8 @@ impl EtcdEngine {
     pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
         let keys = self.keys(&request.name)?;
         let key = keys.entry(request.grant, request.mode);
-        let mut attempt = Attempt { keys, key, lease: None, place: Place::None, value: None };
+        let mut attempt =
+            Attempt { keys, key, lease: None, place: Place::None, may_arrive: false, value: None };
         loop {
             match self.queue_once(&request, &mut attempt).await {
                 Ok(Some(granted)) => return Ok(granted),
@@ -103,6 +108,10 @@ impl EtcdEngine {
         attempt: &mut Attempt,
     ) -> Result<Option<Granted>, AcquireError> {
         let lease = self.lease(request).await?;
+        if attempt.lease.as_ref().is_some_and(|before| before.id != lease.id) {
+            // What was to stand under a lease that has ended cannot come any more.
+            attempt.may_arrive = false;
+        }
         let of = attempt.lease.insert(lease).clone();
         let Some((token, mut seen)) = self.enter(request, attempt, &of).await? else { return Ok(None) };
         if !seen.queue.has(request.grant) {
@@ -139,11 +148,11 @@ impl EtcdEngine {
             return Ok(present);
         }
         let (keeper, ttl) = (self.keeper.clone(), request.ttl);
-        // By a task of its own: those who wait for the same lease must not wait for somebody who does not go on.
-        let opening = self.context.runtime.spawn(async move {
+        // By a task of its own, as long as somebody wants it: those who wait for the same lease must not wait for one who does not go on.
+        let opening = AbortOnDropHandle::new(self.context.runtime.spawn(async move {
             let now = keeper.now();
             keeper.sessions.open(ttl, now, async |ttl| keeper.open(ttl).await).await
-        });
+        }));
         let opened =
             async { opening.await.unwrap_or_else(|_| Err(Fault::no_answer("the client was closed".into()))) };
         let ends = self.now() + self.link.limit();
@@ -182,7 +191,10 @@ impl EtcdEngine {
                     }
                     return Err(fault.into());
                 }
-                Some(Ok(answer)) => answer.answer,
+                Some(Ok(Answer { answer, repeated })) => {
+                    attempt.may_arrive |= repeated;
+                    answer
+                }
             };
             let entered = Entered::read(&answer, lease)?;
             attempt.place = if entered.mine.is_some() { Place::Taken } else { Place::None };
@@ -191,7 +203,7 @@ impl EtcdEngine {
                 Some((token, under)) if under == lease.id => Ok(Some((token, seen))),
                 // It is left from a lease that has ended for us.
                 Some(_) => {
-                    leave(&self.link, &attempt.key, None).await?;
+                    leave(&self.link, &attempt.key, None, None).await?;
                     attempt.place = Place::None;
                     Ok(None)
                 }
@@ -301,7 +313,7 @@ impl EtcdEngine {
         seen: Seen,
     ) -> Result<Option<Granted>, AcquireError> {
         // A lease that was not proved for long may have ended since.
-        if lease.session().term().deadline().is_none_or(|deadline| deadline <= self.now()) {
+        if lease.usable(self.now()).is_zero() {
             let ends = self.now() + self.link.limit();
             let proving = async { Ok(lease.prove(self.now()).await) };
             let proved = request.cancel.run_until_cancelled(self.link.until(ends, proving)).await;
@@ -332,6 +344,9 @@ impl EtcdEngine {
                 }
                 None => attempt.value = None,
             }
+        }
+        if attempt.may_arrive {
+            lease.may_arrive(request.grant);
         }
         let fencing = FencingToken::new(token.unsigned_abs());
         let node = attempt.key.clone();
@@ -384,14 +399,16 @@ impl EtcdEngine {
 
     /// Leaves the queue, and gives back what may have been granted without our having heard of it.
     async fn undo(&self, attempt: Attempt, request: &AcquireRequest) {
-        let Some(lease) = attempt.lease.as_deref().filter(|_| attempt.place != Place::None) else { return };
-        let mut undo = Undo::leaving(&self.keeper, lease.clone(), attempt.key).with_value(attempt.value);
-        let known = attempt.place == Place::Taken;
+        let known = attempt.place != Place::Unknown && !attempt.may_arrive;
+        let nothing = attempt.place == Place::None && known;
+        let Some(lease) = attempt.lease.as_deref().filter(|_| !nothing) else { return };
+        let undo = Undo::leaving(&self.keeper, lease.clone(), attempt.key, request.grant);
+        let mut undo = undo.with_value(attempt.value);
         if !known {
             undo = undo.that_may_arrive(&self.address.prefix, request.grant);
         }
         // If etcd answers, or if nobody waits any more: now, so that nothing is left when this has ended.
-        let now = known || request.cancel.is_cancelled();
+        let now = attempt.place != Place::Unknown || request.cancel.is_cancelled();
         if now && undo.once().await && known {
             return;
         }

@@ -5,7 +5,7 @@
 //! term, the leader that lengthened the lease still led afterwards; and whoever leads next gives each lease all of its time again. Only
 //! then is the lease believed in, from before the keep-alive was sent.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -54,6 +54,8 @@ pub(super) struct Lease {
     over: CancellationToken,
     /// The writes of each grant, one after the other, with when its lock's value was last written as far as that is known.
     writes: Mutex<HashMap<GrantId, Writes>>,
+    /// Those whose key was asked for more than once, so that one of these requests may still arrive when it is over.
+    arriving: Mutex<HashSet<GrantId>>,
 }
 
 pub(super) type Writes = Arc<AsyncMutex<Option<i64>>>;
@@ -78,6 +80,23 @@ impl Lease {
         self.writes().get(&grant).cloned()
     }
 
+    fn arriving(&self) -> MutexGuard<'_, HashSet<GrantId>> {
+        self.arriving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request for the key of this grant may still be under way, until that is seen to.
+    pub(super) fn may_arrive(&self, grant: GrantId) {
+        self.arriving().insert(grant);
+    }
+
+    pub(super) fn is_arriving(&self, grant: GrantId) -> bool {
+        self.arriving().contains(&grant)
+    }
+
+    pub(super) fn has_arrived(&self, grant: GrantId) {
+        self.arriving().remove(&grant);
+    }
+
     /// It is no grant any more.
     pub(super) fn forget(&self, grant: GrantId) {
         self.session.forget(grant);
@@ -94,6 +113,11 @@ impl Lease {
             proved = proved.wait_for(|sent_at| *sent_at >= now) => Some(*proved.ok()?),
             () = self.session.ended().cancelled() => None,
         }
+    }
+
+    /// For how long it may still be believed in.
+    pub(super) fn usable(&self, now: BootTime) -> Duration {
+        self.session.term().deadline().map_or(Duration::ZERO, |deadline| deadline.since(now))
     }
 
     /// Ends it, when its task gets to it.
@@ -154,6 +178,7 @@ impl Keeper {
             proved: watch::Sender::new(sent_at),
             over: CancellationToken::new(),
             writes: Mutex::default(),
+            arriving: Mutex::default(),
         });
         self.keeping.spawn_on(self.clone().keep(lease.clone()), &self.context.runtime);
         Ok(lease)
@@ -228,7 +253,8 @@ impl Keeper {
     fn put_out(&self, lease: &Arc<Lease>, now: BootTime) {
         for (grant, held) in lease.session.overdue(now) {
             lease.forget(grant);
-            let undo = Undo::leaving(self, lease.clone(), held.node);
+            let undo = Undo::leaving(self, lease.clone(), held.node, grant);
+            lease.has_arrived(grant);
             self.undoing.spawn_on(undo.go_on(), &self.context.runtime);
         }
         for idle in self.sessions.idle(now) {
@@ -244,7 +270,8 @@ impl Keeper {
         let mut last = None;
         for _ in 0..CHANGES {
             let way = self.link.way()?;
-            match self.link.attempt(&way, ends, self.keep_alive_once(lease.id, &way, stream)).await {
+            let once = Box::pin(self.keep_alive_once(lease.id, &way, stream));
+            match self.link.attempt(&way, ends, once).await {
                 Ok(Some(sent_at)) => return Ok(sent_at),
                 Ok(None) => {}
                 Err(fault) if fault.what.is_silence() || fault.what == What::OldLogin => last = Some(fault),

@@ -185,7 +185,10 @@ impl Link {
         tokio::select! {
             biased;
             answer = asking => answer,
-            () = self.context.clock.sleep_until(ends) => Err(no_answer("etcd", self.now().since(began))),
+            () = self.context.clock.sleep_until(ends) => {
+                let members: Vec<_> = self.members.iter().map(|(_, at)| at.as_str()).collect();
+                Err(no_answer(&members.join(","), self.now().since(began)))
+            }
         }
     }
 
@@ -243,7 +246,9 @@ impl Link {
         let (mut repeated, mut pause) = (false, FIRST_PAUSE);
         loop {
             let way = self.way()?;
-            let asking = async { request(way.clone()).await.map_err(|error| Fault::of(&way.at, error)) };
+            // In a box, since requests of the client crate are large, and those who wait for a lock have none under way.
+            let asking =
+                Box::pin(async { request(way.clone()).await.map_err(|error| Fault::of(&way.at, error)) });
             let fault = match self.attempt(&way, ends, asking).await {
                 Ok(answer) => return Ok(Answer { answer, repeated }),
                 Err(fault) => fault,

@@ -1,6 +1,6 @@
 //! What can be seen of locks from outside, and how they are broken.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
 
@@ -26,16 +26,15 @@ const AT_ONCE: usize = 50;
 /// All who hold a lock or wait for it.
 struct Members {
     queue: Queue,
-    keys: Vec<KeyValue>,
+    /// What each has written, by what it is called.
+    texts: HashMap<String, Vec<u8>>,
     value: Found,
 }
 
 impl Members {
-    fn member(&self, below: &str, entry: &Entry) -> Member {
-        let its = |kv: &&KeyValue| kv.key().strip_prefix(below.as_bytes()) == Some(entry.node.as_bytes());
-        let text = self.keys.iter().find(its).map_or(&[][..], KeyValue::value);
+    fn member(&self, entry: &Entry) -> Member {
         let ours = || {
-            let (owner, details) = str::from_utf8(text).ok()?.split_once(' ')?;
+            let (owner, details) = str::from_utf8(self.texts.get(&entry.node)?).ok()?.split_once(' ')?;
             Some(details::member(entry.grant?, owner.parse().ok()?, entry.mode, details))
         };
         ours().unwrap_or_else(|| another(entry.node.as_bytes()))
@@ -56,7 +55,17 @@ impl EtcdEngine {
             return Err(Fault::too_little());
         };
         let found = all.take_kvs();
-        Ok(Members { queue: keys.queue(&found), keys: found, value: Found::read(&value)? })
+        let queue = keys.queue(&found);
+        let called = |key: Vec<u8>| String::from_utf8(key.strip_prefix(keys.below.as_bytes())?.to_vec()).ok();
+        let text = |kv: KeyValue| {
+            let (key, text) = kv.into_key_value();
+            Some((called(key)?, text))
+        };
+        Ok(Members {
+            queue,
+            texts: found.into_iter().filter_map(text).collect(),
+            value: Found::read(&value)?,
+        })
     }
 
     pub(super) async fn look_at(&self, name: LockName) -> Result<LockInfo, Fault> {
@@ -65,7 +74,7 @@ impl EtcdEngine {
         let mut info = LockInfo::free(name);
         let queue = &members.queue;
         for (place, entry) in queue.entries().iter().enumerate() {
-            let mut member = members.member(&keys.below, entry);
+            let mut member = members.member(entry);
             if queue.waits_for(place).is_none() {
                 member.token = Some(token(entry));
                 info.holders.push(member);
@@ -123,7 +132,7 @@ impl EtcdEngine {
             return Err(BreakError::NotHeld { name });
         }
         let shown = |entry: &&Entry| {
-            let mut member = members.member(&keys.below, entry);
+            let mut member = members.member(entry);
             member.token = Some(token(entry));
             member
         };

@@ -46,14 +46,21 @@ fn leaving(key: &str, value: Option<&Left>, gone: Option<(&str, i64)>) -> Txn {
 }
 
 /// Deletes a key, and leaves the value; whether it was there. One that was sent a second time and finds nothing has done it the first time.
-pub(super) async fn leave(link: &Link, key: &str, value: Option<&Left>) -> Result<bool, Fault> {
-    let left = match link.txn(leaving(key, value, None)).await {
-        // There is no room to write that the value is sure. The lock is freed all the same.
-        Err(fault) if fault.what == What::Full && value.is_some() => link.txn(leaving(key, None, None)).await,
+pub(super) async fn leave(
+    link: &Link,
+    key: &str,
+    value: Option<&Left>,
+    gone: Option<(&str, i64)>,
+) -> Result<bool, Fault> {
+    let left = match link.txn(leaving(key, value, gone)).await {
+        // There is no room to write anything. The lock is freed all the same.
+        Err(fault) if fault.what == What::Full => link.txn(leaving(key, None, None)).await,
         left => left,
     };
     match left {
         Ok(Answer { answer, repeated }) => Ok(answer.succeeded() || repeated),
+        // What stood under it is gone.
+        Err(fault) if fault.what == What::LeaseGone => Ok(false),
         Err(fault) => Err(fault),
     }
 }
@@ -71,9 +78,10 @@ pub(super) struct Undo {
 }
 
 impl Undo {
-    /// Of a key that is there, or was.
-    pub(super) fn leaving(keeper: &Keeper, lease: Arc<Lease>, key: String) -> Self {
-        Self {
+    /// Of the key of a grant, which is there, or was.
+    pub(super) fn leaving(keeper: &Keeper, lease: Arc<Lease>, key: String, grant: GrantId) -> Self {
+        let arriving = lease.is_arriving(grant);
+        let undo = Self {
             link: keeper.link.clone(),
             context: keeper.context.clone(),
             closing: keeper.closing.clone(),
@@ -81,7 +89,8 @@ impl Undo {
             key,
             value: None,
             gone: None,
-        }
+        };
+        if arriving { undo.that_may_arrive(&keeper.prefix, grant) } else { undo }
     }
 
     /// With a value that may be marked as its own.
@@ -94,20 +103,23 @@ impl Undo {
         Self { gone: Some(keys::gone(prefix, grant)), ..self }
     }
 
+    pub(super) const fn may_arrive(&self) -> bool {
+        self.gone.is_some()
+    }
+
     /// Whether it is done.
     pub(super) async fn once(&self) -> bool {
         // What stood under a lease that has ended is gone, and nothing more can be put there.
         if self.lease.session().ended().is_cancelled() {
             return true;
         }
-        let Some(gone) = &self.gone else {
-            return leave(&self.link, &self.key, self.value.as_ref()).await.is_ok();
-        };
-        let undoing = leaving(&self.key, self.value.as_ref(), Some((gone, self.lease.id)));
-        match self.link.txn(undoing).await {
-            Ok(_) => true,
-            Err(fault) => fault.what == What::LeaseGone,
-        }
+        self.leave().await.is_ok()
+    }
+
+    /// Whether it was there.
+    pub(super) async fn leave(&self) -> Result<bool, Fault> {
+        let gone = self.gone.as_deref().map(|gone| (gone, self.lease.id));
+        leave(&self.link, &self.key, self.value.as_ref(), gone).await
     }
 
     /// Until it is done. When the client is closed, the lease ends and takes everything along.
@@ -126,8 +138,14 @@ impl Undo {
         self.forget().await;
     }
 
+    /// What is left to do when it is done.
+    pub(super) async fn rest(self) {
+        let closing = self.closing.clone();
+        closing.run_until_cancelled(self.forget()).await;
+    }
+
     /// What says that it was given up is not kept for ever.
-    pub(super) async fn forget(&self) {
+    async fn forget(&self) {
         let Some(gone) = &self.gone else { return };
         let clock = &self.context.clock;
         tokio::select! {

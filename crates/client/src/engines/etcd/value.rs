@@ -13,7 +13,7 @@ use super::acquire::{gets, revision};
 use super::fault::Fault;
 use super::keys::Keys;
 use super::lease::{Lease, Writes};
-use super::undo::{Left, leave};
+use super::undo::{Left, Undo, leave};
 use crate::engine::Grant;
 use crate::engines::kept_value::KeptValue;
 use crate::engines::session::{HasSession, InUse};
@@ -41,23 +41,30 @@ impl EtcdEngine {
     pub(super) async fn let_go(&self, grant: &Grant) -> Result<(), ReleaseError> {
         let keys = self.keys(&grant.name)?;
         let key = keys.entry(grant.id, grant.mode);
-        let lease = self.keeper.sessions.of(grant.ttl, self.now());
-        let ended = if lease.is_some() { LostReason::Forgotten } else { LostReason::Disconnected };
+        let Some(lease) = self.keeper.sessions.of(grant.ttl, self.now()) else {
+            // It went with its lease, unless that goes just now.
+            let freed = leave(&self.link, &key, None, None).await?;
+            return if freed { Ok(()) } else { Err(ReleaseError::NotHeld(LostReason::Disconnected)) };
+        };
         let letting_go = async {
-            if let Some(writes) = lease.as_ref().and_then(|lease| lease.writes_of(grant.id)) {
+            if let Some(writes) = lease.writes_of(grant.id) {
                 // What was begun before is done before.
                 drop(writes.lock().await);
             }
-            let held = lease.as_ref().and_then(|lease| lease.session().held(grant.id));
-            let value = held.and_then(|held| held.marked).map(|kept| -> Left { (keys.value, kept) });
-            leave(&self.link, &key, value.as_ref()).await
+            let marked = lease.session().held(grant.id).and_then(|held| held.marked);
+            let value = marked.map(|kept| -> Left { (keys.value, kept) });
+            let undo = Undo::leaving(&self.keeper, lease.clone(), key, grant.id).with_value(value);
+            let freed = undo.leave().await?;
+            if undo.may_arrive() {
+                self.keeper.undoing.spawn_on(undo.rest(), &self.context.runtime);
+            }
+            Ok(freed)
         };
         let ends = self.now() + self.link.limit();
         let freed = self.link.until(ends, letting_go).await?;
-        if let Some(lease) = lease {
-            lease.forget(grant.id);
-        }
-        if freed { Ok(()) } else { Err(ReleaseError::NotHeld(ended)) }
+        lease.forget(grant.id);
+        lease.has_arrived(grant.id);
+        if freed { Ok(()) } else { Err(ReleaseError::NotHeld(LostReason::Forgotten)) }
     }
 }
 

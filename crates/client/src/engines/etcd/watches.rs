@@ -116,9 +116,8 @@ impl Watches {
     async fn listen_once(&self) -> Result<(), Fault> {
         let way = self.link.way()?;
         let ends = self.context.clock.now() + self.link.limit();
-        let Some((requests, answers)) = self.link.attempt(&way, ends, self.open(&way)).await? else {
-            return Ok(());
-        };
+        let opened = self.link.attempt(&way, ends, Box::pin(self.open(&way))).await?;
+        let Some((requests, answers)) = opened else { return Ok(()) };
         tokio::select! {
             ended = self.send(&way, requests) => ended,
             ended = self.hear(&way, answers) => ended,
