@@ -7,6 +7,12 @@ pub(crate) fn id() -> u128 {
     rand::random()
 }
 
+/// A number below this one.
+#[cfg(feature = "etcd")]
+pub(crate) fn below(end: usize) -> usize {
+    rand::random_range(0..end)
+}
+
 /// A duration between half of `around` and one and a half times it.
 pub(crate) fn jittered(around: Duration) -> Duration {
     around.mul_f64(rand::random_range(0.5..1.5))

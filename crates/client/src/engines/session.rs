@@ -127,6 +127,14 @@ impl Session {
         self.state().held.remove(&grant)
     }
 
+    /// A grant is lost, and its holder is told.
+    #[cfg(feature = "etcd")]
+    pub(super) fn lose(&self, grant: GrantId, reason: LostReason) {
+        if let Some(held) = self.forget(grant) {
+            held.loss.tell(reason);
+        }
+    }
+
     /// Takes out those that were not renewed in time.
     pub(super) fn overdue(&self, now: BootTime) -> Vec<(GrantId, Held)> {
         self.state().held.extract_if(|_, held| held.ends <= now).collect()

@@ -21,7 +21,7 @@ use crate::engine::{AcquireRequest, Granted, WaitUntil};
 use crate::engines::kept_value::KeptValue;
 use crate::engines::queue::{self, Entry, Queue};
 use crate::engines::session::{HasSession, InUse};
-use crate::error::AcquireError;
+use crate::error::{AcquireError, EngineError};
 use crate::ids::GrantId;
 use crate::mode::Mode;
 use crate::random;
@@ -32,7 +32,7 @@ use crate::value::Value;
 const NEAREST: i64 = 9;
 
 /// Nobody relies on a watch alone: around this often, who waits looks whether both are still there, itself and the one that it waits for.
-const LOOK_AGAIN: Duration = Duration::from_secs(15);
+const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// The pause before somebody looks who was not told what it wanted to know.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
@@ -49,6 +49,8 @@ struct Attempt {
     place: Place,
     /// Whether a request for its key was sent more than once, so that one may still be under way.
     may_arrive: bool,
+    /// Whether it was in line once.
+    waited: bool,
     /// The value as it was found, if it may be marked as this request's own.
     value: Option<Left>,
 }
@@ -86,13 +88,25 @@ impl EtcdEngine {
     pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
         let keys = self.keys(&request.name)?;
         let key = keys.entry(request.grant, request.mode);
-        let mut attempt =
-            Attempt { keys, key, lease: None, place: Place::None, may_arrive: false, value: None };
+        let mut attempt = Attempt {
+            keys,
+            key,
+            lease: None,
+            place: Place::None,
+            may_arrive: false,
+            waited: false,
+            value: None,
+        };
         loop {
             match self.queue_once(&request, &mut attempt).await {
                 Ok(Some(granted)) => return Ok(granted),
                 // It lost its place, or its lease ended: from the beginning.
                 Ok(None) => {}
+                // Who waits outlasts its lease, but does not begin a wait without one.
+                Err(AcquireError::Engine(EngineError::Unreachable { .. }))
+                    if attempt.waited
+                        && !request.wait.is_over(self.now())
+                        && self.pause(&request).await.is_ok() => {}
                 Err(error) => {
                     Box::pin(self.undo(attempt, &request)).await;
                     return Err(error);
@@ -135,11 +149,42 @@ impl EtcdEngine {
             if request.wait.is_over(self.now()) {
                 return Err(request.not_got());
             }
+            attempt.waited = true;
             if !self.wait_behind(request, attempt, &of, token, before, seen.revision).await? {
                 return Ok(attempt.without_place());
             }
-            seen = self.look(attempt, token, Some(NEAREST)).await?;
+            let looking = looking(&attempt.keys, token, Some(NEAREST));
+            let Some(answer) = self.outlasting(request, &of, looking).await? else {
+                return Ok(attempt.without_place());
+            };
+            seen = Seen::read(&attempt.keys, revision(&answer), &gets(&answer))?;
         }
+    }
+
+    /// The answer to one who waits, and outlasts a silence for as long as its lease does: nothing, if that has ended.
+    async fn outlasting(
+        &self,
+        request: &AcquireRequest,
+        lease: &Lease,
+        txn: Txn,
+    ) -> Result<Option<TxnResponse>, AcquireError> {
+        loop {
+            let asked = request.cancel.run_until_cancelled(self.link.txn(txn.clone())).await;
+            match asked.ok_or_else(|| request.not_got())? {
+                Ok(Answer { answer, .. }) => return Ok(Some(answer)),
+                Err(_) if lease.session().ended().is_cancelled() => return Ok(None),
+                Err(fault) if fault.what.is_silence() && !request.wait.is_over(self.now()) => {
+                    self.pause(request).await?;
+                }
+                Err(fault) => return Err(fault.into()),
+            }
+        }
+    }
+
+    async fn pause(&self, request: &AcquireRequest) -> Result<(), AcquireError> {
+        let until = request.wait.or_at(self.now() + random::jittered(REFUSED_PAUSE));
+        let paused = request.cancel.run_until_cancelled(self.context.clock.sleep_until(until)).await;
+        paused.ok_or_else(|| request.not_got())
     }
 
     /// A lease for this request, and the session that it is.
@@ -186,7 +231,7 @@ impl EtcdEngine {
                     return Ok(None);
                 }
                 Some(Err(fault)) => {
-                    if !fault.what.is_silence() {
+                    if fault.what != What::NoAnswer {
                         attempt.place = Place::None;
                     }
                     return Err(fault.into());
@@ -252,9 +297,7 @@ impl EtcdEngine {
 
     /// Who is in the queue now, up to this place (all, if that is 0), and the value.
     async fn look(&self, attempt: &Attempt, up_to: i64, most: Option<i64>) -> Result<Seen, Fault> {
-        let Keys { below, value, .. } = &attempt.keys;
-        let looking = Txn::new().and_then([nearest(below, up_to, most), TxnOp::get(value.as_str(), None)]);
-        let answer = self.link.txn(looking).await?.answer;
+        let answer = self.link.txn(looking(&attempt.keys, up_to, most)).await?.answer;
         Seen::read(&attempt.keys, revision(&answer), &gets(&answer))
     }
 
@@ -291,9 +334,8 @@ impl EtcdEngine {
             let own = GetOptions::new().with_keys_only();
             let both = [(&attempt.key, token), (&its_key, before.order)];
             let looking = both.map(|(key, _)| TxnOp::get(key.as_str(), Some(own.clone())));
-            let asking = self.link.txn(Txn::new().and_then(looking));
-            let asked = request.cancel.run_until_cancelled(asking).await;
-            let answer = asked.ok_or_else(|| request.not_got())??.answer;
+            let looking = Txn::new().and_then(looking);
+            let Some(answer) = self.outlasting(request, lease, looking).await? else { return Ok(false) };
             let stands = |(got, (_, order)): (&GetResponse, &(&String, i64))| {
                 got.kvs().first().is_some_and(|kv| kv.create_revision() == *order)
             };
@@ -423,6 +465,11 @@ enum Condition {
     NotYet,
     /// Nobody holds or waits.
     Nobody,
+}
+
+/// The last of the queue, up to this place, and the value.
+fn looking(keys: &Keys, up_to: i64, most: Option<i64>) -> Txn {
+    Txn::new().and_then([nearest(&keys.below, up_to, most), TxnOp::get(keys.value.as_str(), None)])
 }
 
 /// The last of the queue, up to this place.

@@ -79,7 +79,8 @@ impl Fault {
 
     /// The same, of a request that was sent before and not answered, if it was.
     pub(super) fn after(self, sent_before: bool) -> Self {
-        let unknown = sent_before && matches!(self.what, What::NotSent | What::Refused);
+        // What stands under a lease that is gone is gone, too.
+        let unknown = sent_before && self.what != What::LeaseGone;
         Self { what: if unknown { What::NoAnswer } else { self.what }, ..self }
     }
 

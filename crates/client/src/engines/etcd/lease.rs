@@ -12,15 +12,17 @@ use std::time::Duration;
 use etcd_client::{GetOptions, LeaseKeepAliveStream, LeaseKeeper, ResponseHeader};
 use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::fault::{Fault, What};
 use super::keys::OWN_KEYS;
 use super::link::{Link, Way};
 use super::undo::Undo;
+use super::watches::{Watches, Woken};
 use crate::clock::BootTime;
 use crate::engine::EngineContext;
 use crate::engines::session::{HasSession, Session, Sessions};
+use crate::error::LostReason;
 use crate::ids::GrantId;
 use crate::random;
 
@@ -34,6 +36,9 @@ const SHORTEST: Duration = Duration::from_secs(2);
 /// How often it is looked whether somebody has not renewed its grant: a part of the ttl, and at most so long.
 const LOOKS: u32 = 8;
 const RAREST_LOOK: Duration = Duration::from_secs(5);
+
+/// How long a keep-alive may take at least, before it is tried again.
+const SHORTEST_TRY: Duration = Duration::from_millis(500);
 
 /// The longest pause after a keep-alive that failed.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
@@ -52,6 +57,8 @@ pub(super) struct Lease {
     proved: watch::Sender<BootTime>,
     /// Nobody needs it any more.
     over: CancellationToken,
+    /// Those of its grants whose keys are watched.
+    watched: Mutex<HashMap<GrantId, AbortOnDropHandle<()>>>,
     /// The writes of each grant, one after the other, with when its lock's value was last written as far as that is known.
     writes: Mutex<HashMap<GrantId, Writes>>,
     /// Those whose key was asked for more than once, so that one of these requests may still arrive when it is over.
@@ -101,6 +108,30 @@ impl Lease {
     pub(super) fn forget(&self, grant: GrantId) {
         self.session.forget(grant);
         self.writes().remove(&grant);
+        self.watched().remove(&grant);
+    }
+
+    fn watched(&self) -> MutexGuard<'_, HashMap<GrantId, AbortOnDropHandle<()>>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells a holder at once if its key goes, from this revision on: it was freed by force, or by an etcd that made a mistake. Only of grants that
+    /// last for some time, since it costs a request.
+    pub(super) fn watch(self: &Arc<Self>, grant: GrantId, watches: &Arc<Watches>, key: &str, from: i64) {
+        let mut watched = self.watched();
+        if watched.get(&grant).is_some_and(|watching| !watching.is_finished()) {
+            return;
+        }
+        let (lease, mut gone) = (Arc::downgrade(self), watches.watch(key.to_owned(), from));
+        let watching = watches.runtime().spawn(async move {
+            if gone.woken().await == Woken::Gone
+                && let Some(lease) = lease.upgrade()
+            {
+                lease.writes().remove(&grant);
+                lease.session.lose(grant, LostReason::Forgotten);
+            }
+        });
+        watched.insert(grant, AbortOnDropHandle::new(watching));
     }
 
     /// Has it proved that the lease stands, by a keep-alive that is sent from now on. Resolves with when it was sent; or with nothing, if the
@@ -165,6 +196,8 @@ impl Keeper {
 
     /// A lease for this ttl, which is kept alive from now on.
     pub(super) async fn open(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Lease>, Fault> {
+        // Whoever closes waits for this.
+        let _opening = self.keeping.token();
         let wanted = ttl.max(SHORTEST) + MARGIN;
         let sent_at = self.now();
         let granted =
@@ -177,9 +210,13 @@ impl Keeper {
             asked: Notify::new(),
             proved: watch::Sender::new(sent_at),
             over: CancellationToken::new(),
+            watched: Mutex::default(),
             writes: Mutex::default(),
             arriving: Mutex::default(),
         });
+        if self.closing.is_cancelled() {
+            lease.give_up();
+        }
         self.keeping.spawn_on(self.clone().keep(lease.clone()), &self.context.runtime);
         Ok(lease)
     }
@@ -266,12 +303,13 @@ impl Keeper {
     async fn keep_alive(&self, lease: &Lease, stream: &mut Option<Stream>) -> Result<BootTime, Fault> {
         /// So often the leader may change in between.
         const CHANGES: usize = 3;
-        let ends = self.now() + self.link.limit();
+        // A member that passes it on to a leader that stands still answers nothing for long, and to the next leader at once.
+        let at_most = (lease.session.timeout() / 6).max(SHORTEST_TRY).min(self.link.limit());
         let mut last = None;
         for _ in 0..CHANGES {
             let way = self.link.way()?;
             let once = Box::pin(self.keep_alive_once(lease.id, &way, stream));
-            match self.link.attempt(&way, ends, once).await {
+            match self.link.attempt(&way, self.now() + at_most, once).await {
                 Ok(Some(sent_at)) => return Ok(sent_at),
                 Ok(None) => {}
                 Err(fault) if fault.what.is_silence() || fault.what == What::OldLogin => last = Some(fault),

@@ -16,6 +16,7 @@ use etcd_client::{
 };
 use futures_util::FutureExt;
 use tokio::sync::watch;
+use tokio::task::unconstrained;
 
 use super::address::Address;
 use super::fault::{Fault, What};
@@ -39,6 +40,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// A member is given up for the next if nothing was heard of it for so long, if the time of the request allows for that.
 const SHORTEST_ATTEMPT: Duration = Duration::from_secs(1);
+
+/// A way is gone for at least so long before it is turned from.
+const YOUNGEST: Duration = Duration::from_millis(200);
 
 /// The most that one answer may have: a lock for which very many wait.
 const LARGEST_ANSWER: usize = 256 << 20;
@@ -71,6 +75,7 @@ pub(super) struct Connected {
     pub(super) at: String,
     pub(super) client: Client,
     pub(super) kv: KvClient,
+    made: BootTime,
     /// When something was last heard on this way.
     heard: Mutex<BootTime>,
     /// What became of the login, if there is one.
@@ -88,18 +93,23 @@ impl Link {
         let mut options = ConnectOptions::new()
             .with_connect_timeout(CONNECT_LIMIT)
             .with_keep_alive(PING_EVERY, PING_LIMIT)
+            // etcd closes a connection on which it is asked so and nothing is under way.
+            .with_keep_alive_while_idle(false)
             .with_require_leader(true)
             .with_auto_token_refresh(true);
         if let Some(tls) = address.tls()? {
             options = options.with_tls(tls);
         }
+        let members = address.members();
+        // Any one: the first in everybody's URL would have all the work.
+        let member = random::below(members.len());
         let link = Arc::new(Self {
             context,
             limit: address.limit,
-            members: address.members(),
+            members,
             options,
             login: address.login(),
-            present: Mutex::new(Present { member: 0, number: 0, way: None }),
+            present: Mutex::new(Present { member, number: 0, way: None }),
             turned: watch::Sender::new(0),
         });
         // What is wrong with a certificate is said now.
@@ -134,7 +144,8 @@ impl Link {
         let (url, at) = &self.members[member];
         let client = {
             let _tasks_of = self.context.runtime.enter();
-            let made = Client::connect([url], Some(self.options.clone())).now_or_never();
+            // Whatever else the task has done that polls this: without a login, it is ready at once.
+            let made = unconstrained(Client::connect([url], Some(self.options.clone()))).now_or_never();
             made.expect("without a login, nobody is asked").map_err(|error| Fault::of(at, error))?
         };
         let login = self.login.clone().map(|login| {
@@ -148,11 +159,16 @@ impl Link {
             state
         });
         let kv = client.kv_client().max_decoding_message_size(LARGEST_ANSWER);
-        Ok(Connected { number, at: at.clone(), client, kv, heard: Mutex::new(self.now()), login })
+        let made = self.now();
+        Ok(Connected { number, at: at.clone(), client, kv, made, heard: Mutex::new(made), login })
     }
 
     /// Nobody goes this way any more: the next member is asked from now on, or the same on a new connection if it is the only one.
     pub(super) fn turn_from(&self, way: &Connected) {
+        // Not each of many who find no leader makes a connection of its own.
+        if self.now() < way.made + YOUNGEST {
+            return;
+        }
         let mut present = self.present();
         if present.number == way.number {
             present.member = (present.member + 1) % self.members.len();

@@ -113,7 +113,8 @@ impl EtcdEngine {
         let proving = self.link.until(ends, async { Ok(lease.prove(asked).await) });
         let own = GetOptions::new().with_keys_only();
         let (found, proved) = tokio::join!(self.link.get(held.node.as_str(), own), proving);
-        match found?.kvs().first() {
+        let found = found?;
+        match found.kvs().first() {
             Some(kv) if kv.create_revision() == held.token.get().cast_signed() => {
                 if kv.mod_revision() != kv.create_revision() {
                     return Err(RenewError::Lost(LostReason::Broken));
@@ -126,6 +127,9 @@ impl EtcdEngine {
         }
         if proved?.is_none() {
             return Err(RenewError::Lost(LostReason::Disconnected));
+        }
+        if let Some(header) = found.header() {
+            lease.watch(grant.id, &self.watches, &held.node, header.revision() + 1);
         }
         lease.session().renewed(grant.id).ok_or(RenewError::Lost(LostReason::Forgotten))
     }

@@ -47,10 +47,11 @@ impl EtcdEngine {
             return if freed { Ok(()) } else { Err(ReleaseError::NotHeld(LostReason::Disconnected)) };
         };
         let letting_go = async {
-            if let Some(writes) = lease.writes_of(grant.id) {
-                // What was begun before is done before.
-                drop(writes.lock().await);
-            }
+            // What was begun before is done before, and nothing more is begun.
+            let _writes = match lease.writes_of(grant.id) {
+                Some(writes) => Some(writes.lock_owned().await),
+                None => None,
+            };
             let marked = lease.session().held(grant.id).and_then(|held| held.marked);
             let value = marked.map(|kept| -> Left { (keys.value, kept) });
             let undo = Undo::leaving(&self.keeper, lease.clone(), key, grant.id).with_value(value);

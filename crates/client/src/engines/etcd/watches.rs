@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -61,6 +62,11 @@ struct Watching {
 impl Watches {
     pub(super) fn new(link: Arc<Link>, context: EngineContext, closing: CancellationToken) -> Arc<Self> {
         Arc::new(Self { link, context, state: Mutex::default(), changed: Notify::new(), closing })
+    }
+
+    /// Where those live who wait.
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.context.runtime
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
