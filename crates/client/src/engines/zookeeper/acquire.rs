@@ -146,7 +146,9 @@ impl ZooKeeperEngine {
         loop {
             let _room = link.room(lock.len() + SIMPLE.len() + 1);
             let (lock_of_it, details) = (lock.to_owned(), self.details(request));
-            let taking = |given_up| (**link).clone().take(lock_of_it, request.grant, details, given_up);
+            let was_busy = *in_line;
+            let taking =
+                |given_up| (**link).clone().take(lock_of_it, request.grant, details, was_busy, given_up);
             let taken = self.settled(link, request, *in_line, taking).await?;
             *in_line = true;
             let in_the_way = match taken {

@@ -381,13 +381,19 @@ impl Link {
         lock: String,
         grant: GrantId,
         data: String,
+        was_busy: bool,
         given_up: Arc<AtomicBool>,
     ) -> Made {
         let path = format!("{lock}/{SIMPLE}");
         let ephemeral = CreateMode::Ephemeral.with_acls(self.address.acls());
         while !given_up.load(Ordering::Relaxed) {
             let making = self.client.create(&path, data.as_bytes(), &ephemeral);
-            let (made, seen) = futures_util::future::join(making, self.see(&lock)).await;
+            let (made, seen) = if was_busy {
+                // All but one of those who were woken would look in vain.
+                (making.await, Err(Fault::Said(Error::NodeExists)))
+            } else {
+                futures_util::future::join(making, self.see(&lock)).await
+            };
             match made {
                 Ok((stat, _)) => {
                     let node = Node { path, token: token(&stat) };
