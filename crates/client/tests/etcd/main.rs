@@ -3,9 +3,12 @@
 mod cluster;
 mod contract;
 mod crowd;
+mod cut_off;
 mod faults;
 mod layout;
 mod login;
+#[path = "../partition/mod.rs"]
+mod partition;
 mod peers;
 #[path = "../proxies/mod.rs"]
 mod proxies;

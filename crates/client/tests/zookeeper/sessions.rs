@@ -87,7 +87,7 @@ async fn a_short_ttl_is_not_renewed_without_a_pause() {
     tokio::time::sleep(SECOND * 4).await;
     let writes = written() - before;
     assert!(writes < 200, "{writes} writes in 4 s by one who holds and does nothing");
-    assert!(guard.check().is_ok());
+    drop(guard);
 }
 
 /// A session that was silent for almost its time and is kept all the same proves nothing at first: who is next is not turned away for that.

@@ -46,6 +46,7 @@ impl ZooKeeperEngine {
         }
         let lock = self.address.root.lock(&request.name);
         let mut in_line = false;
+        let mut is_first = true;
         loop {
             let link = tokio::select! {
                 biased;
@@ -61,7 +62,16 @@ impl ZooKeeperEngine {
                     match asked.await {
                         Ok(granted) => return Ok(granted),
                         Err(NotGot::Ended(error)) => return Err(error),
-                        Err(NotGot::Gone(fault)) => self.told(fault),
+                        Err(NotGot::Gone(fault)) => {
+                            if fault.what() == What::SessionOver {
+                                link.session().end();
+                            }
+                            // It may have been over before it was asked.
+                            if std::mem::take(&mut is_first) {
+                                continue;
+                            }
+                            self.told(fault)
+                        }
                     }
                 }
                 Err(error) => error,

@@ -1,0 +1,340 @@
+//! ZooKeeper locks of another language: kazoo's and ours exclude each other on the same path. The program in the folder
+//! `peers` locks with kazoo's own recipes, in the way of their users, and knows nothing of Tenure.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use tenure::contract::{Helper, Inside, Subject, run_helper};
+use tenure::{Break, BreakError, Client, Guard, Mode, Release};
+use tenure_testkit::{ZooKeeper, find_program};
+use tokio::sync::mpsc;
+
+use crate::{A_WHILE, RECIPES, connect, eventually, soon};
+
+/// A lock, by its name here and by its path there.
+const NAME: &str = "orders/ä";
+
+/// A part of the tree for one test, and how ours lock there.
+struct Ours(String, &'static str);
+
+impl Subject for Ours {
+    async fn start() -> Self {
+        unreachable!("a test says which part of the tree is its own")
+    }
+
+    fn address(&self) -> String {
+        format!("{}{}?recipe={}&tick_ms=500", ZooKeeper::shared().url(), self.0, self.1)
+    }
+
+    async fn connect(address: &str) -> Client {
+        connect(address).await
+    }
+}
+
+/// Not a test: what the test binary does when a test runs it as another process.
+#[test]
+fn helper_process() {
+    run_helper::<Ours>();
+}
+
+impl Ours {
+    fn root(root: &str) -> Self {
+        Self(format!("/peers/{root}"), "sequential")
+    }
+
+    /// The same for both recipes.
+    fn roots(root: &str) -> [Self; 2] {
+        RECIPES.map(|recipe| Self(format!("/peers/{root}-{recipe}"), recipe))
+    }
+
+    async fn client(&self) -> Client {
+        connect(&self.address()).await
+    }
+
+    async fn helper(&self) -> Helper {
+        Helper::start(concat!(module_path!(), "::ours"), &self.address()).await
+    }
+
+    fn peer(&self, words: &[&str]) -> Peer {
+        Peer::start(&format!("{}/{NAME}", self.0), words)
+    }
+
+    /// A peer that holds the lock as soon as it gets it, and has begun to try.
+    async fn holder(&self, recipe: &str) -> Peer {
+        let mut peer = self.peer(&["hold", recipe]);
+        assert_eq!(peer.says().await, "ready", "{recipe}");
+        peer
+    }
+
+    /// What a peer finds that tries the lock: `got` or `busy`.
+    async fn tries(&self, recipe: &str) -> String {
+        self.peer(&["try", recipe]).says().await
+    }
+}
+
+/// The program in Python, as the test sees it. It is killed when this is dropped.
+struct Peer {
+    child: Child,
+    input: ChildStdin,
+    said: mpsc::UnboundedReceiver<String>,
+}
+
+impl Peer {
+    fn start(path: &str, words: &[&str]) -> Self {
+        let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let installed = package.join("../../target/peers/python");
+        // It is written when all else is there.
+        let is_installed = installed.join("made-from").exists();
+        assert!(is_installed, "kazoo is missing: run `cargo xtask test --only peers`");
+        // Whatever becomes of the thread that the test runs on, the peer does not outlive it.
+        let mut command = Command::new(find_program("setpriv").unwrap());
+        command.args(["--pdeathsig", "KILL", "--"]).arg(installed.join("bin/python"));
+        command.arg(package.join("tests/zookeeper/peers/increment.py"));
+        command.args([&ZooKeeper::shared().addr().to_string(), path]).args(words);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the peer can be run");
+        let input = child.stdin.take().expect("its input is piped");
+        let output = BufReader::new(child.stdout.take().expect("its output is piped"));
+        let (send, said) = mpsc::unbounded_channel();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                let _ = send.send(line);
+            }
+        });
+        Self { child, input, said }
+    }
+
+    /// The next word that it says; how it ended, if it did without one. May be dropped: no word is lost.
+    async fn says(&mut self) -> String {
+        let said = soon("the peer says something", self.said.recv()).await;
+        said.unwrap_or_else(|| format!("nothing any more: {}", self.child.wait().unwrap()))
+    }
+
+    /// Fails if it says something, for which it is given the time.
+    async fn says_nothing(&mut self, why: &str) {
+        let early = tokio::time::timeout(A_WHILE, self.says()).await;
+        assert!(early.is_err(), "{why}: {early:?}");
+    }
+
+    /// Lets one that holds the lock release it.
+    async fn releases(&mut self) {
+        writeln!(self.input).expect("the peer reads its input");
+        assert_eq!(self.says().await, "released");
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("one's own child can be killed");
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn is_busy(client: &Client, mode: Mode) -> bool {
+    client.lock(NAME).mode(mode).try_acquire().await.unwrap().is_none()
+}
+
+async fn hold(client: &Client, mode: Mode) -> Guard {
+    soon("ours gets the lock", client.lock(NAME).mode(mode).acquire()).await.unwrap()
+}
+
+/// One of ours that waits, and does not get the lock yet.
+async fn waiting(client: &Client, mode: Mode) -> tokio::task::JoinHandle<Guard> {
+    let request = client.lock(NAME).mode(mode);
+    let mut waiting = tokio::spawn(async move { request.acquire().await.unwrap() });
+    let early = tokio::time::timeout(A_WHILE, &mut waiting).await;
+    assert!(early.is_err(), "it is held, and ours has it: {early:?}");
+    waiting
+}
+
+#[tokio::test]
+async fn processes_of_both_lose_no_increment() {
+    for ours in Ours::roots("counter") {
+        take_turns(ours).await;
+    }
+}
+
+async fn take_turns(ours: Ours) {
+    const OF_EACH: usize = 4;
+    const TIMES: usize = 50;
+    let files = tempfile::tempdir().unwrap();
+    let (inside, folder) = (Inside::new(files.path()), files.path().to_str().unwrap());
+    // Held until all are there, so that none is done before the others begin.
+    let client = ours.client().await;
+    let gate = hold(&client, Mode::Ex).await;
+
+    let (mut helpers, mut peers) = (Vec::new(), Vec::new());
+    for _ in 0..OF_EACH {
+        helpers.push(ours.helper().await);
+        peers.push(ours.peer(&["increment", folder, &TIMES.to_string()]));
+    }
+    for peer in &mut peers {
+        assert_eq!(peer.says().await, "ready");
+    }
+    for helper in &mut helpers {
+        helper.tell(&format!("increment {NAME} {folder} {TIMES} 2 20000"));
+    }
+    assert_eq!(inside.count(), 0, "somebody was in while ours held the lock");
+    gate.release().await.unwrap();
+
+    for helper in &mut helpers {
+        for done in 1..=TIMES {
+            assert_eq!(helper.answer().await, format!("done {done}"));
+        }
+        assert_eq!(helper.answer().await, "finished");
+    }
+    for peer in &mut peers {
+        assert_eq!(peer.says().await, "finished");
+    }
+    assert_eq!(inside.count(), (2 * OF_EACH * TIMES) as u64);
+    assert!(!is_busy(&client, Mode::Ex).await, "nobody is left, and the lock is held");
+}
+
+#[tokio::test]
+async fn a_foreign_lock_is_seen_respected_and_waited_for() {
+    for ours in Ours::roots("theirs") {
+        respect_theirs(ours).await;
+    }
+}
+
+async fn respect_theirs(ours: Ours) {
+    let client = ours.client().await;
+    let mut peer = ours.holder("Lock").await;
+    assert_eq!(peer.says().await, "held");
+    assert!(is_busy(&client, Mode::Ex).await, "ours gets what theirs has");
+    let info = client.inspect(NAME).await.unwrap();
+    let [holder] = info.present_holders().collect::<Vec<_>>()[..] else { panic!("one holds it: {info:?}") };
+    assert!(holder.label.as_ref().is_some_and(|label| label.contains("kazoo")), "{info:?}");
+    assert_eq!((holder.mode, info.last_token), (Mode::Ex, holder.token));
+    let asked = client.break_lock(NAME, Break::Ask).await;
+    assert!(matches!(asked, Err(BreakError::HolderKeepsIt { .. })), "it does not listen to us: {asked:?}");
+
+    let waiting = waiting(&client, Mode::Ex).await;
+    if client.capabilities().visible_waiters {
+        assert_eq!(client.inspect(NAME).await.unwrap().waiters.len(), 1);
+    }
+    peer.releases().await;
+    let guard = soon("ours gets what was released", waiting).await.unwrap();
+    assert!(guard.token() > info.last_token, "{guard:?} after {info:?}");
+    assert_eq!(ours.tries("Lock").await, "busy");
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(client.inspect(NAME).await.unwrap().holders, []);
+}
+
+#[tokio::test]
+async fn a_lock_of_ours_is_respected_and_waited_for() {
+    for ours in Ours::roots("ours") {
+        respect_ours(ours).await;
+    }
+}
+
+async fn respect_ours(ours: Ours) {
+    let client = ours.client().await;
+    assert_eq!(ours.tries("Lock").await, "got");
+    let guard = hold(&client, Mode::Ex).await;
+    assert_eq!(ours.tries("Lock").await, "busy");
+
+    let mut peer = ours.holder("Lock").await;
+    peer.says_nothing("ours holds it, and theirs has it").await;
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(peer.says().await, "held");
+    assert!(is_busy(&client, Mode::Ex).await, "theirs holds it, and ours gets it");
+    peer.releases().await;
+    assert!(!is_busy(&client, Mode::Ex).await, "theirs has released it");
+}
+
+#[tokio::test]
+async fn whoever_waits_behind_another_is_served_in_turn() {
+    let ours = Ours::root("turns");
+    let client = ours.client().await;
+    let first = hold(&client, Mode::Ex).await;
+    let mut second = ours.holder("Lock").await;
+    let in_line = async |count: usize| {
+        let seen = async || client.inspect(NAME).await.unwrap().waiters.len() == count;
+        eventually("the waiter is seen", seen).await;
+    };
+    in_line(1).await;
+    let third = waiting(&client, Mode::Ex).await;
+    let mut fourth = ours.holder("Lock").await;
+    in_line(3).await;
+    first.release().await.unwrap();
+    assert_eq!(second.says().await, "held");
+    assert!(!third.is_finished());
+    second.releases().await;
+    let third = soon("ours behind theirs", third).await.unwrap();
+    fourth.says_nothing("ours holds it, and theirs has it").await;
+    third.release().await.unwrap();
+    assert_eq!(fourth.says().await, "held");
+}
+
+#[tokio::test]
+async fn what_either_held_when_it_was_killed_goes_to_the_other() {
+    let ours = Ours::root("killed");
+    let mut helper = ours.helper().await;
+    assert!(helper.ask(&format!("acquire {NAME} EX 4000")).await.starts_with("got"));
+    let mut peer = ours.holder("Lock").await;
+    peer.says_nothing("ours holds it, and theirs has it").await;
+    helper.kill();
+    assert_eq!(peer.says().await, "held");
+    let waiting = waiting(&ours.client().await, Mode::Ex).await;
+    peer.kill();
+    soon("ours gets what a dead one held", waiting).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lock_that_is_broken_by_force_is_theirs_no_more() {
+    let ours = Ours::root("broken");
+    let client = ours.client().await;
+    let mut peer = ours.holder("Lock").await;
+    assert_eq!(peer.says().await, "held");
+    let broken = client.break_lock(NAME, Break::Force).await.unwrap();
+    assert_eq!(broken.len(), 1, "{broken:?}");
+    let guard = hold(&client, Mode::Ex).await;
+    // It does not notice, and what it releases is not ours.
+    peer.releases().await;
+    assert_eq!(ours.tries("Lock").await, "busy");
+    assert!(guard.check().is_ok());
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+}
+
+/// Their readers stand beside ours; behind one of ours they wait, since to them it looks like a writer.
+#[tokio::test]
+async fn readers_and_writers_of_both_exclude_each_other() {
+    let ours = Ours::root("readers");
+    let client = ours.client().await;
+
+    let mut reader = ours.holder("ReadLock").await;
+    assert_eq!(reader.says().await, "held");
+    assert_eq!(ours.tries("WriteLock").await, "busy");
+    let beside = hold(&client, Mode::Pr).await;
+    let info = client.inspect(NAME).await.unwrap();
+    assert_eq!(info.holders.iter().map(|holder| holder.mode).collect::<Vec<_>>(), [Mode::Pr; 2], "{info:?}");
+    assert_eq!((ours.tries("ReadLock").await, ours.tries("WriteLock").await), ("busy".into(), "busy".into()));
+    beside.release().await.unwrap();
+    assert!(is_busy(&client, Mode::Ex).await, "theirs reads, and ours writes");
+    let waiting = waiting(&client, Mode::Ex).await;
+    reader.releases().await;
+    let writer = soon("ours writes when theirs has read", waiting).await.unwrap();
+
+    assert_eq!((ours.tries("ReadLock").await, ours.tries("WriteLock").await), ("busy".into(), "busy".into()));
+    let mut reader = ours.holder("ReadLock").await;
+    reader.says_nothing("ours writes, and theirs reads").await;
+    writer.release().await.unwrap();
+    assert_eq!(reader.says().await, "held");
+    reader.releases().await;
+
+    let mut writer = ours.holder("WriteLock").await;
+    assert_eq!(writer.says().await, "held");
+    assert!(is_busy(&client, Mode::Pr).await && is_busy(&client, Mode::Ex).await, "theirs writes");
+    writer.releases().await;
+    let reader = hold(&client, Mode::Pr).await;
+    let mut writer = ours.holder("WriteLock").await;
+    writer.says_nothing("ours reads, and theirs writes").await;
+    reader.release().await.unwrap();
+    assert_eq!(writer.says().await, "held");
+}
