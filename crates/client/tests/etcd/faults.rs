@@ -135,7 +135,11 @@ async fn a_waiter_whose_lease_was_revoked_does_not_come_in_by_its_old_key() {
     assert!(next.token() > token);
     // Now it hears that the one is gone for which it waited.
     network.heal();
-    waiters(&first, "a", 1).await;
+    eventually(PATIENCE, "it queues again", async || {
+        assert!(!waiting.is_finished(), "two are in");
+        first.inspect("a").await.is_ok_and(|info| info.waiters.len() == 1)
+    })
+    .await;
     assert!(tokio::time::timeout(Duration::from_secs(1), &mut waiting).await.is_err(), "two are in");
     let again = first.inspect("a").await.unwrap().waiters.remove(0);
     assert_eq!((again.grant, again.label.as_deref()), (waiter.grant, Some("cut off")), "it queues again");

@@ -173,7 +173,7 @@ impl Fault {
             RESOURCE_EXHAUSTED => Self::new(What::NoAnswer, format!("{at} is busy: try again"), cause),
             CANCELLED | UNKNOWN | DEADLINE_EXCEEDED | ABORTED | INTERNAL | UNAVAILABLE => {
                 let message = format!(
-                    "{at} did not answer: see whether it runs, whether it speaks TLS (then use `etcds:`), and whether this host may reach it"
+                    "{at} did not answer: see whether it runs, whether this host may reach it, and whether it speaks TLS (`etcds:`) or asks for a certificate (`?cert=`, `?key=`)"
                 );
                 Self::new(What::NoAnswer, message, cause)
             }
