@@ -54,6 +54,7 @@ impl KeptValue {
     }
 
     /// Whether somebody may be about to write it.
+    #[cfg(feature = "zookeeper")]
     pub(super) const fn is_marked(&self) -> bool {
         self.writer.is_some()
     }

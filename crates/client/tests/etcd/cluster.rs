@@ -108,23 +108,24 @@ async fn without_a_majority_it_is_said_and_with_one_it_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_is_silent_is_left_for_another() {
     let mut cluster = EtcdCluster::start();
-    let client = connect(&format!("{}?timeout_ms=15000", cluster.url())).await;
-    let guard = client.lock("a").ttl(Duration::from_secs(20)).acquire().await.unwrap();
-    let other = connect(&cluster.url()).await;
-    let waiting = tokio::spawn(client.lock("b").ttl(LONG).acquire());
-    drop(within(PATIENCE, "it is free", waiting).await.unwrap().unwrap());
-    let held = other.lock("b").ttl(LONG).acquire().await.unwrap();
-    let waiting = tokio::spawn(client.lock("b").ttl(LONG).acquire());
-    waiters(&other, "b", 1).await;
-    // The first that the URL names is the one that it speaks to.
-    cluster.member_mut(0).pause();
-    let deadline = guard.deadline();
-    eventually(PATIENCE, "it is renewed", async || guard.deadline() > deadline).await;
-    drop(within(PATIENCE, "it locks", client.lock("c").acquire()).await.unwrap());
-    within(PATIENCE, "it is released", held.release()).await.unwrap();
-    drop(within(PATIENCE, "the waiter hears of it", waiting).await.unwrap().unwrap());
+    let url = format!("{}?timeout_ms=15000", cluster.url());
+    let (client, other) = (connect(&url).await, connect(&url).await);
+    let guard = client.lock("a").ttl(Duration::from_secs(30)).acquire().await.unwrap();
+    // One of them is the one that it speaks to.
+    for silent in 0..3 {
+        let held = other.lock("b").ttl(LONG).acquire().await.unwrap();
+        let waiting = tokio::spawn(client.lock("b").ttl(LONG).acquire());
+        waiters(&other, "b", 1).await;
+        cluster.member_mut(silent).pause();
+        let deadline = guard.deadline();
+        eventually(PATIENCE, "it is renewed", async || guard.deadline() > deadline).await;
+        drop(within(PATIENCE, "it locks", client.lock("c").acquire()).await.unwrap());
+        within(PATIENCE, "it is released", held.release()).await.unwrap();
+        drop(within(PATIENCE, "the waiter hears of it", waiting).await.unwrap().unwrap());
+        cluster.member_mut(silent).resume();
+        cluster.wait_until_all_serve();
+    }
     assert_eq!(guard.release().await.unwrap(), Release::Released);
-    cluster.member_mut(0).resume();
 }
 
 /// A leader that is stopped, and runs on when it is none any more: whoever spoke to it alone believes no longer than the new leader
@@ -167,31 +168,36 @@ async fn a_leader_that_stood_still_prolongs_nothing() {
 async fn a_request_that_arrives_when_all_is_over_does_nothing() {
     let etcd = Etcd::start();
     let other = connect(&etcd.url()).await;
-    for turn in 0..6 {
-        let (slow, fast) = (Proxy::to(etcd.addr()), Proxy::to(etcd.addr()));
-        let client = connect(&format!("etcd://{},{}?timeout_ms=20000", slow.addr(), fast.addr())).await;
+    let ways = [Proxy::to(etcd.addr()), Proxy::to(etcd.addr())];
+    let client = connect(&format!("etcd://{},{}?timeout_ms=9000", ways[0].addr(), ways[1].addr())).await;
+    client.lock("before").ttl(LONG).acquire().await.unwrap().release().await.unwrap();
+    // It goes one of two ways, and turns to the other.
+    for turn in 0..8 {
+        let way = &ways[turn % 2];
         let name = format!("late {turn}");
-        client.lock("before").ttl(LONG).acquire().await.unwrap().release().await.unwrap();
-        let busy = turn % 2 == 1;
-        let held = if busy { Some(other.lock(&name).ttl(LONG).acquire().await.unwrap()) } else { None };
-        slow.cut();
-        let wait = if turn < 4 { Wait::Try } else { Wait::Forever };
-        let acquired = client.lock(&name).ttl(LONG).wait(wait).acquire();
-        if let Some(held) = held {
-            if wait == Wait::Try {
-                assert!(matches!(acquired.await, Err(AcquireError::Busy { .. })));
-            } else {
-                let acquired = tokio::spawn(acquired);
-                waiters(&other, &name, 1).await;
-                acquired.abort();
-                waiters(&other, &name, 0).await;
+        way.cut();
+        match turn / 2 {
+            0 | 1 => {
+                let guard = client.lock(&name).ttl(LONG).acquire().await.unwrap();
+                assert_eq!(guard.release().await.unwrap(), Release::Released);
             }
-            held.release().await.unwrap();
-        } else {
-            assert_eq!(acquired.await.unwrap().release().await.unwrap(), Release::Released);
+            2 => {
+                let held = other.lock(&name).ttl(LONG).acquire().await.unwrap();
+                let tried = client.lock(&name).ttl(LONG).wait(Wait::Try).acquire().await;
+                assert!(matches!(tried, Err(AcquireError::Busy { .. })), "{tried:?}");
+                held.release().await.unwrap();
+            }
+            _ => {
+                let held = other.lock(&name).ttl(LONG).acquire().await.unwrap();
+                let waiting = tokio::spawn(client.lock(&name).ttl(LONG).acquire());
+                waiters(&other, &name, 1).await;
+                waiting.abort();
+                waiters(&other, &name, 0).await;
+                held.release().await.unwrap();
+            }
         }
         assert!(other.inspect(&name).await.unwrap().holders.is_empty());
-        slow.heal();
+        way.heal();
         // That it does not come is seen only by giving it the time to come.
         tokio::time::sleep(Duration::from_millis(500)).await;
         let info = other.inspect(&name).await.unwrap();

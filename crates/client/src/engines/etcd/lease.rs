@@ -118,8 +118,8 @@ impl Lease {
     /// Tells a holder at once if its key goes, from this revision on: it was freed by force, or by an etcd that made a mistake. Only of grants that
     /// last for some time, since it costs a request.
     pub(super) fn watch(self: &Arc<Self>, grant: GrantId, watches: &Arc<Watches>, key: &str, from: i64) {
-        let mut watched = self.watched();
-        if watched.get(&grant).is_some_and(|watching| !watching.is_finished()) {
+        let mut present = self.watched();
+        if present.get(&grant).is_some_and(|watching| !watching.is_finished()) {
             return;
         }
         let (lease, mut gone) = (Arc::downgrade(self), watches.watch(key.to_owned(), from));
@@ -131,7 +131,7 @@ impl Lease {
                 lease.session.lose(grant, LostReason::Forgotten);
             }
         });
-        watched.insert(grant, AbortOnDropHandle::new(watching));
+        present.insert(grant, AbortOnDropHandle::new(watching));
     }
 
     /// Has it proved that the lease stands, by a keep-alive that is sent from now on. Resolves with when it was sent; or with nothing, if the
