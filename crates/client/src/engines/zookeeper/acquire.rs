@@ -125,13 +125,7 @@ impl ZooKeeperEngine {
         mut seen: Option<Seen>,
     ) -> Result<Granted, NotGot> {
         loop {
-            let seen = match seen.take() {
-                Some(seen) => seen,
-                None => match self.heard(request, link.see(lock)).await? {
-                    Some(seen) => seen,
-                    None => continue,
-                },
-            };
+            let seen = self.seen(link, request, lock, seen.take()).await?;
             let queue = &seen.children.queue;
             // By its own node: one of an earlier session may still be there, which is not ours any more.
             let own = node.path.rsplit_once('/').map_or("", |(_, own)| own);
@@ -142,6 +136,22 @@ impl ZooKeeperEngine {
                 return self.grant(link, request, lock, node, &seen).await;
             };
             self.until_gone(link, request, &format!("{lock}/{}", before.node)).await?;
+        }
+    }
+
+    /// What was seen of the lock, or is now.
+    async fn seen(
+        &self,
+        link: &Link,
+        request: &AcquireRequest,
+        lock: &str,
+        mut seen: Option<Seen>,
+    ) -> Result<Seen, NotGot> {
+        loop {
+            match seen {
+                Some(seen) => return Ok(seen),
+                None => seen = self.heard(request, link.see(lock)).await?,
+            }
         }
     }
 
@@ -184,10 +194,7 @@ impl ZooKeeperEngine {
         node: &Node,
         seen: Option<Seen>,
     ) -> Result<Result<Granted, String>, NotGot> {
-        let seen = match seen {
-            Some(seen) => seen,
-            None => self.asked(request, link.see(lock)).await?,
-        };
+        let seen = self.seen(link, request, lock, seen).await?;
         let queued = seen.children.queue.entries().iter().filter(|entry| entry.node != SIMPLE);
         let queued = queued.filter(|entry| entry.mode != Mode::Nl).max_by_key(|entry| entry.order);
         match queued {
