@@ -20,11 +20,11 @@ macro_rules! subject {
             }
 
             fn address(&self) -> String {
-                url(&hosts($servers), $recipe)
+                url(&hosts(&$servers), $recipe)
             }
 
             fn other_recipes(&self) -> Vec<String> {
-                vec![url(&hosts($servers), $other)]
+                vec![url(&hosts(&$servers), $other)]
             }
 
             fn network(&self) -> Option<Box<dyn Network>> {
@@ -40,7 +40,7 @@ macro_rules! subject {
     };
 }
 
-fn hosts(servers: Vec<SocketAddr>) -> String {
+fn hosts(servers: &[SocketAddr]) -> String {
     servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 

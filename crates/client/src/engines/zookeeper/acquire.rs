@@ -297,12 +297,10 @@ impl ZooKeeperEngine {
         let mut making = Box::pin(make(given_up.clone()));
         let why = tokio::select! {
             biased;
-            made = &mut making => {
-                let made = made.map_err(|error| self.not_got(error.into()));
-                if made.is_ok() {
-                    link.proven(sent_at);
-                }
-                return made;
+            answer = &mut making => {
+                let answer = answer.map_err(|error| self.not_got(error.into()))?;
+                link.proven(sent_at);
+                return Ok(answer);
             }
             () = request.cancel.cancelled() => NotGot::Ended(request.not_got()),
             // Who had a place before goes on, and asks for another one.

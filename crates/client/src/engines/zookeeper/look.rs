@@ -156,13 +156,11 @@ fn ours(data: &[u8], mode: Mode) -> Option<Member> {
 }
 
 fn member(entry: &Entry, data: &[u8]) -> (Member, bool) {
-    match ours(data, entry.mode) {
-        Some(member) => (member, true),
-        None => {
-            // kazoo writes who it is into its nodes, and others nothing: their names tell them apart.
-            let mut member = another(if data.is_empty() { entry.node.as_bytes() } else { data });
-            member.mode = entry.mode;
-            (member, false)
-        }
+    if let Some(member) = ours(data, entry.mode) {
+        return (member, true);
     }
+    // kazoo writes who it is into its nodes, and others nothing: their names tell them apart.
+    let mut member = another(if data.is_empty() { entry.node.as_bytes() } else { data });
+    member.mode = entry.mode;
+    (member, false)
 }

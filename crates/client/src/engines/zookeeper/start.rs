@@ -102,12 +102,11 @@ impl ZooKeeperEngine {
             }
             let mut writer = link.client().new_multi_writer();
             writer.add_check_version(node, -1)?;
-            match &noted {
-                Some(noted) => writer.add_set_data(&path, text.as_bytes(), Some(noted.version))?,
-                None => {
-                    let lasting = CreateMode::Persistent.with_acls(self.address.acls());
-                    writer.add_create(&path, text.as_bytes(), &lasting)?;
-                }
+            if let Some(noted) = &noted {
+                writer.add_set_data(&path, text.as_bytes(), Some(noted.version))?;
+            } else {
+                let lasting = CreateMode::Persistent.with_acls(self.address.acls());
+                writer.add_create(&path, text.as_bytes(), &lasting)?;
             }
             match writer.commit().await.map_err(Fault::from) {
                 Ok(_) => return Ok(Some(Remembered::Recorded)),
