@@ -11,7 +11,7 @@
 //!
 //! - **A node carries the id of its grant**, so one whose answer was lost is found again, and not made twice.
 //! - **A grant ends with its session**, or when nobody renewed it for the session's timeout.
-//! - **Belief ends before the session can**: [`link`] says how that is known.
+//! - **Belief ends before the session can**: `link` says how that is known.
 //!
 //! What it assumes is in docs/engines/zookeeper.md.
 
