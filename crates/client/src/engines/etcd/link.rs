@@ -304,6 +304,11 @@ impl Link {
         .await
     }
 
+    /// Deletes a key; whether it was there.
+    pub(super) async fn delete(&self, key: &str) -> Result<Answer<bool>, Fault> {
+        self.ask(|way| async move { Ok(way.kv.clone().delete(key, None).await?.deleted() > 0) }).await
+    }
+
     pub(super) async fn get(
         &self,
         key: impl Into<Vec<u8>>,

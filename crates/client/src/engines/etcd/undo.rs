@@ -52,13 +52,18 @@ pub(super) async fn leave(
     value: Option<&Left>,
     gone: Option<(&str, i64)>,
 ) -> Result<bool, Fault> {
-    let left = match link.txn(leaving(key, value, gone)).await {
-        // There is no room to write anything. The lock is freed all the same.
-        Err(fault) if fault.what == What::Full => link.txn(leaving(key, None, None)).await,
-        left => left,
+    let left = if value.is_none() && gone.is_none() {
+        link.delete(key).await
+    } else {
+        let left = link.txn(leaving(key, value, gone)).await;
+        match left.map(|Answer { answer, repeated }| Answer { answer: answer.succeeded(), repeated }) {
+            // There is no room to write anything. The lock is freed all the same.
+            Err(fault) if fault.what == What::Full => link.delete(key).await,
+            left => left,
+        }
     };
     match left {
-        Ok(Answer { answer, repeated }) => Ok(answer.succeeded() || repeated),
+        Ok(Answer { answer, repeated }) => Ok(answer || repeated),
         // What stood under it is gone.
         Err(fault) if fault.what == What::LeaseGone => Ok(false),
         Err(fault) => Err(fault),

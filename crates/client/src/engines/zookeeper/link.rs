@@ -51,6 +51,8 @@ pub(super) struct Link {
     touches: Mutex<VecDeque<Touch>>,
     /// When the last proof was sent that was answered, for those who want one: one at a time asks for it.
     proved: AsyncMutex<BootTime>,
+    /// Whether the servers make nodes that go when they are empty.
+    has_containers: AtomicBool,
     /// How many bytes of paths are watched, or may come to be.
     watched: AtomicUsize,
     address: Address,
@@ -157,6 +159,7 @@ impl Link {
             client,
             session: Session::new(timeout, margin, sent),
             proved: AsyncMutex::new(sent),
+            has_containers: AtomicBool::new(address.containers),
             watched: AtomicUsize::new(0),
             touches: Mutex::new([Touch { sent, answered }].into()),
             address: address.clone(),
@@ -477,15 +480,12 @@ impl Link {
         // From below: those further up may be somebody else's, and not ours to touch.
         let mut missing = ancestors.len() - 1;
         while let Some(path) = ancestors.get(missing) {
-            let lasts = missing < of_root || !self.address.containers;
+            let lasts = missing < of_root || !self.has_containers.load(Ordering::Relaxed);
             let mode = if lasts { CreateMode::Persistent } else { CreateMode::Container };
             match self.client.create(path, &[], &mode.with_acls(self.address.acls())).await {
                 Ok(_) | Err(Error::NodeExists) => missing += 1,
                 Err(Error::NoNode) if missing > 0 => missing -= 1,
-                Err(Error::Unimplemented) if !lasts => {
-                    tracing::warn!("this server has no containers: say so by `?containers=false`");
-                    return Err(Error::Unimplemented);
-                }
+                Err(Error::Unimplemented) if !lasts => self.has_containers.store(false, Ordering::Relaxed),
                 Err(error) if what(&error) == What::AnswerLost => self.pause().await,
                 Err(error) => return Err(error),
             }
@@ -530,7 +530,7 @@ impl Link {
 
     /// Takes away the node of a lock if it is empty, where the server does not do so by itself. Nobody waits for it.
     fn tidy(&self, lock: &str) {
-        if !self.address.containers {
+        if !self.has_containers.load(Ordering::Relaxed) {
             // Sent at once, and refused if something is below it.
             drop(self.client.delete(lock, None));
         }
