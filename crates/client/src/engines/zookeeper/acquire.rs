@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use zookeeper_client::Error;
 
 use super::fault::{Fault, What};
-use super::link::{Link, Made, Node, Seen, within};
+use super::link::{Link, Made, Node, Seen, is_simple, within};
 use super::paths::{SIMPLE, VALUE, entry};
 use super::{Recipe, ZooKeeperEngine};
 use crate::engine::{AcquireRequest, Granted, WaitUntil};
@@ -322,6 +322,18 @@ impl ZooKeeperEngine {
 
     /// Takes away what stands for a request, now if the servers answer.
     async fn leave(&self, link: &InUse<Link>, node: String, grant: GrantId) {
+        if is_simple(&node) {
+            // It may have been tried before, and be another's by now: that is looked at first.
+            let freeing = (**link).clone().free_for_sure(node, grant);
+            let freeing = self.undoing.spawn_on(freeing, &self.context.runtime);
+            let freed = async {
+                // What went wrong in there goes with the session.
+                let _ = freeing.await;
+                Ok(())
+            };
+            let _ = self.answer(freed).await;
+            return;
+        }
         let freed = within(&self.context, self.address.limit, link.free(&node, None)).await;
         if freed.is_err_and(|fault| fault.what() == What::AnswerLost) {
             self.undoing.spawn_on((**link).clone().free_for_sure(node, grant), &self.context.runtime);
