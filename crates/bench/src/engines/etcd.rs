@@ -11,6 +11,7 @@ use tenure_testkit::{Etcd, EtcdCluster};
 
 use super::Lineup;
 use super::tenure::Tenure;
+use super::thread::Thread;
 use crate::workload::{Contender, Held, LockClient, Pair};
 
 /// How long the server keeps what is not released.
@@ -25,6 +26,17 @@ pub(crate) async fn lineup(recipe: &str) -> Result<Lineup> {
         (server.url(), Box::new(server))
     };
     let hosts: Vec<_> = url.trim_start_matches("etcd://").split(',').map(str::to_owned).collect();
+    let mut contenders: Vec<Box<dyn Contender>> = Vec::new();
+    for thread in [Thread::Same, Thread::Another] {
+        let (client, lease) = thread.open(connect(hosts.clone())).await?;
+        contenders.push(Box::new(Bare { client, lease, thread }));
+    }
+    contenders.push(Box::new(Tenure::connect("tenure", &format!("{url}?prefix=ours/")).await?));
+    Ok(Lineup { contenders, _ground: ground })
+}
+
+/// A client with a lease, which is kept alive.
+async fn connect(hosts: Vec<String>) -> Result<(Client, i64)> {
     let mut client = Client::connect(hosts, None).await?;
     let lease = client.lease_grant(TTL, None).await?.id();
     let (mut keeper, mut answers) = client.lease_keep_alive(lease).await?;
@@ -33,8 +45,7 @@ pub(crate) async fn lineup(recipe: &str) -> Result<Lineup> {
             tokio::time::sleep(Duration::from_secs(10)).await;
         }
     });
-    let ours = Tenure::connect("tenure", &format!("{url}?prefix=ours/")).await?;
-    Ok(Lineup { contenders: vec![Box::new(Bare { client, lease }), Box::new(ours)], _ground: ground })
+    Ok((client, lease))
 }
 
 /// One connection and one lease, which all clients share.
@@ -42,11 +53,15 @@ pub(crate) async fn lineup(recipe: &str) -> Result<Lineup> {
 struct Bare {
     client: Client,
     lease: i64,
+    thread: Thread,
 }
 
 impl Contender for Bare {
     fn name(&self) -> &'static str {
-        "bare key under a lease"
+        match self.thread {
+            Thread::Same => "bare key under a lease",
+            Thread::Another => "bare key under a lease, on another thread",
+        }
     }
 
     fn client(&self) -> Result<Box<dyn LockClient>> {

@@ -10,6 +10,7 @@ mod redlock;
 mod rslock;
 mod sql;
 mod tenure;
+mod thread;
 mod zookeeper;
 
 use std::any::Any;

@@ -6,7 +6,8 @@ use anyhow::{Result, ensure};
 use sqlx::Connection;
 
 use super::redis::pause;
-use super::sql::{self, Recipe, Thread};
+use super::sql::{self, Recipe};
+use super::thread::Thread;
 use crate::workload::{Contender, Held};
 
 /// What a database is sent.

@@ -1,12 +1,11 @@
 //! What the bare recipes of both databases share: each client has connections of its own, and keeps them from round to round.
 
-use std::sync::{Arc, Mutex, OnceLock};
-use std::thread;
+use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
-use tokio::runtime::{Builder, Handle};
 
 use super::tenure::Tenure;
+use super::thread::Thread;
 use crate::workload::{Contender, Held, LockClient, Pair};
 
 /// What the server must allow: the connections of all contenders of a lineup stay open.
@@ -21,36 +20,6 @@ pub(super) trait Recipe: Sized + Send + 'static {
 
     /// Gets the lock, awaits `held` with it, and releases.
     fn pair(&mut self, key: &str, held: Held) -> impl Future<Output = Result<()>> + Send;
-}
-
-/// Which thread drives a connection.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Thread {
-    /// The one that uses it: the lock is gone with its runtime.
-    Same,
-    /// Another one, as ours do where a lock is a connection's: it outlives the runtime of whoever asked for it.
-    Another,
-}
-
-impl Thread {
-    pub(super) async fn open<C: Send + 'static>(
-        self,
-        connecting: impl Future<Output = Result<C>> + Send + 'static,
-    ) -> Result<C> {
-        static ANOTHER: OnceLock<Handle> = OnceLock::new();
-        match self {
-            Self::Same => connecting.await,
-            Self::Another => {
-                let handle = ANOTHER.get_or_init(|| {
-                    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
-                    let handle = runtime.handle().clone();
-                    thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
-                    handle
-                });
-                handle.spawn(connecting).await?
-            }
-        }
-    }
 }
 
 /// The bare recipe, and ours with the same: with as many connections as clients that hold or wait, and some more, and where fewer will do,

@@ -6,6 +6,7 @@ use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error, LockPrefi
 
 use super::Lineup;
 use super::tenure::Tenure;
+use super::thread::Thread;
 use crate::workload::{Contender, Held, LockClient, Pair, keys};
 
 pub(crate) async fn lineup(recipe: &str) -> Result<Lineup> {
@@ -20,16 +21,18 @@ pub(crate) async fn lineup(recipe: &str) -> Result<Lineup> {
         let server = ZooKeeper::start();
         (server.url(), Box::new(server))
     };
-    let client = Client::connect(hosts.trim_start_matches("zookeeper://")).await?;
-    for key in keys() {
-        client.mkdir(&folder(&key), &LASTING).await?;
-    }
     let mut contenders: Vec<Box<dyn Contender>> = Vec::new();
-    if recipe == "simple" {
-        contenders.push(Box::new(Bare { client, how: How::Simple }));
-    } else {
-        contenders.push(Box::new(Bare { client: client.clone(), how: How::Sequential }));
-        contenders.push(Box::new(Bare { client, how: How::Crates }));
+    for thread in [Thread::Same, Thread::Another] {
+        let at = hosts.trim_start_matches("zookeeper://").to_owned();
+        let client = thread.open(async move { Ok(Client::connect(&at).await?) }).await?;
+        for key in keys() {
+            client.mkdir(&folder(&key), &LASTING).await?;
+        }
+        let how = if recipe == "simple" { How::Simple } else { How::Sequential };
+        contenders.push(Box::new(Bare { client: client.clone(), how, thread }));
+        if recipe != "simple" && matches!(thread, Thread::Same) {
+            contenders.push(Box::new(Bare { client, how: How::Crates, thread }));
+        }
     }
     let ours = format!("{hosts}/ours?recipe={recipe}&tick_ms=500");
     contenders.push(Box::new(Tenure::connect("tenure", &ours).await?));
@@ -59,14 +62,17 @@ enum How {
 struct Bare {
     client: Client,
     how: How,
+    thread: Thread,
 }
 
 impl Contender for Bare {
     fn name(&self) -> &'static str {
-        match self.how {
-            How::Sequential => "bare ephemeral sequential nodes",
-            How::Simple => "bare ephemeral node",
-            How::Crates => "zookeeper-client's own lock",
+        match (self.how, self.thread) {
+            (How::Sequential, Thread::Same) => "bare ephemeral sequential nodes",
+            (How::Sequential, Thread::Another) => "bare ephemeral sequential nodes, on another thread",
+            (How::Simple, Thread::Same) => "bare ephemeral node",
+            (How::Simple, Thread::Another) => "bare ephemeral node, on another thread",
+            (How::Crates, _) => "zookeeper-client's own lock",
         }
     }
 
