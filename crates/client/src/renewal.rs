@@ -45,8 +45,10 @@ impl Renewal {
             }
             Term::Open => now,
         };
-        // Also where what is proven by a request lies before its sending, and the usable time is short.
-        self.next = Some((from + random::slightly_below(self.interval)).max(now + self.interval / 4));
+        // Not without a pause, also where what a request proves lies before its sending and the usable time is short.
+        let left = term.deadline().map_or(self.interval, |deadline| deadline.since(now));
+        let pause = (self.interval / 4).min(left / 2);
+        self.next = Some((from + random::slightly_below(self.interval)).max(now + pause));
     }
 
     /// When there is something to do.
@@ -99,7 +101,9 @@ mod tests {
         let sent_at = BootTime::now();
         let term = lease(sent_at, Duration::ZERO);
         let renewal = Renewal::on(term, Ttl::DEFAULT, sent_at + Duration::from_secs(22));
-        assert!(renewal.due_at().unwrap() <= sent_at + TTL / 3);
+        assert!(renewal.due_at().unwrap() <= sent_at + Duration::from_secs(25));
+        let renewal = Renewal::on(term, Ttl::DEFAULT, sent_at + Duration::from_secs(29));
+        assert!(renewal.due_at().unwrap() < term.deadline().unwrap());
     }
 
     #[test]
