@@ -28,7 +28,7 @@ pub(crate) async fn lineup(recipe: &str) -> Result<Lineup> {
     let hosts: Vec<_> = url.trim_start_matches("etcd://").split(',').map(str::to_owned).collect();
     let mut contenders: Vec<Box<dyn Contender>> = Vec::new();
     for thread in [Thread::Same, Thread::Another] {
-        let (client, lease) = thread.open(connect(hosts.clone())).await?;
+        let (client, lease) = thread.open(Box::pin(connect(hosts.clone()))).await?;
         contenders.push(Box::new(Bare { client, lease, thread }));
     }
     contenders.push(Box::new(Tenure::connect("tenure", &format!("{url}?prefix=ours/")).await?));
