@@ -3,6 +3,8 @@
 mod contract;
 mod faults;
 mod layout;
+#[path = "../peer/mod.rs"]
+mod peer;
 mod peers;
 #[path = "../proxies/mod.rs"]
 mod proxies;

@@ -1,15 +1,13 @@
 //! Plain Redis locks of other languages: they and ours exclude each other on the same key. The programs in the folder
 //! `peers` lock with their own libraries, in the way of those libraries' users, and know nothing of Tenure.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
 use tenure::contract::{Helper, Inside, Subject, run_helper, within};
 use tenure::{Client, Guard, Release};
 use tenure_testkit::{Redis, find_program};
-use tokio::sync::mpsc;
+
+use crate::peer::{Peer, installed};
 
 /// How long anything may take on a slow machine: some of it is waiting for one's turn among many.
 const PATIENCE: Duration = Duration::from_mins(5);
@@ -52,7 +50,7 @@ impl Ours {
     }
 
     fn peer(&self, language: Language, words: &[&str]) -> Peer {
-        Peer::start(language, &self.address(), words)
+        language.start(&[&[&*self.address(), KEY], words].concat())
     }
 
     /// A peer that holds the lock as soon as it gets it, and has begun to try.
@@ -77,64 +75,17 @@ enum Language {
 impl Language {
     const ALL: [Self; 2] = [Self::Python, Self::JavaScript];
 
-    /// The program and its interpreter.
-    fn command(self) -> Command {
-        let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let (installed, programs) = (package.join("../../target/peers"), package.join("tests/redis/peers"));
-        let (folder, interpreter, program) = match self {
-            Self::Python => ("python", installed.join("python/bin/python"), "increment.py"),
-            Self::JavaScript => ("node", find_program("node").unwrap(), "increment.mjs"),
-        };
-        // It is written when all else is there.
-        let is_installed = installed.join(folder).join("made-from").exists();
-        assert!(is_installed, "the locks of {self:?} are missing: run `cargo xtask test --only peers`");
-        // Whatever becomes of the thread that the test runs on, the peer does not outlive it.
-        let mut command = Command::new(find_program("setpriv").unwrap());
-        command.args(["--pdeathsig", "KILL", "--"]).arg(interpreter).arg(programs.join(program));
-        command
-    }
-}
-
-/// A program in another language, as the test sees it. It is killed when this is dropped.
-struct Peer {
-    child: Child,
-    input: ChildStdin,
-    said: mpsc::UnboundedReceiver<String>,
-}
-
-impl Peer {
-    fn start(language: Language, url: &str, words: &[&str]) -> Self {
-        let mut command = language.command();
-        command.args([url, KEY]).args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("the peer can be run");
-        let input = child.stdin.take().expect("its input is piped");
-        let output = BufReader::new(child.stdout.take().expect("its output is piped"));
-        let (send, said) = mpsc::unbounded_channel();
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                let _ = send.send(line);
+    /// Starts its program.
+    fn start(self, words: &[&str]) -> Peer {
+        match self {
+            Self::Python => {
+                Peer::start(&installed("python").join("bin/python"), "redis/peers/increment.py", words)
             }
-        });
-        Self { child, input, said }
-    }
-
-    /// The next word that it says; how it ended, if it did without one. May be dropped: no word is lost.
-    async fn says(&mut self) -> String {
-        let said = within(PATIENCE, "the peer says something", self.said.recv()).await;
-        said.unwrap_or_else(|| format!("nothing any more: {}", self.child.wait().unwrap()))
-    }
-
-    /// Lets one that holds the lock release it: whether it was `released`, or `lost` before.
-    async fn releases(&mut self) -> String {
-        writeln!(self.input).expect("the peer reads its input");
-        self.says().await
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+            Self::JavaScript => {
+                installed("node");
+                Peer::start(&find_program("node").unwrap(), "redis/peers/increment.mjs", words)
+            }
+        }
     }
 }
 

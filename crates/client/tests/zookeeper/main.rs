@@ -9,6 +9,8 @@ mod login;
 mod neighbours;
 #[path = "../partition/mod.rs"]
 mod partition;
+#[path = "../peer/mod.rs"]
+mod peer;
 mod peers;
 #[path = "../proxies/mod.rs"]
 mod proxies;

@@ -1,15 +1,11 @@
 //! ZooKeeper locks of another language: kazoo's and ours exclude each other on the same path. The program in the folder
 //! `peers` locks with kazoo's own recipes, in the way of their users, and knows nothing of Tenure.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
-
 use tenure::contract::{Helper, Inside, Subject, run_helper};
 use tenure::{Break, BreakError, Client, Guard, Mode, Release};
-use tenure_testkit::{ZooKeeper, find_program};
-use tokio::sync::mpsc;
+use tenure_testkit::ZooKeeper;
 
+use crate::peer::{Peer, installed};
 use crate::{A_WHILE, RECIPES, connect, eventually, soon};
 
 /// A lock, by its name here and by its path there.
@@ -57,7 +53,11 @@ impl Ours {
     }
 
     fn peer(&self, words: &[&str]) -> Peer {
-        Peer::start(&format!("{}/{NAME}", self.0), words)
+        let (python, servers) =
+            (installed("python").join("bin/python"), ZooKeeper::shared().addr().to_string());
+        let lock = [servers, format!("{}/{NAME}", self.0)];
+        let words = lock.iter().map(String::as_str).chain(words.iter().copied()).collect::<Vec<_>>();
+        Peer::start(&python, "zookeeper/peers/increment.py", &words)
     }
 
     /// A peer that holds the lock as soon as it gets it, and has begun to try.
@@ -73,66 +73,10 @@ impl Ours {
     }
 }
 
-/// The program in Python, as the test sees it. It is killed when this is dropped.
-struct Peer {
-    child: Child,
-    input: ChildStdin,
-    said: mpsc::UnboundedReceiver<String>,
-}
-
-impl Peer {
-    fn start(path: &str, words: &[&str]) -> Self {
-        let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let installed = package.join("../../target/peers/python");
-        // It is written when all else is there.
-        let is_installed = installed.join("made-from").exists();
-        assert!(is_installed, "kazoo is missing: run `cargo xtask test --only peers`");
-        // Whatever becomes of the thread that the test runs on, the peer does not outlive it.
-        let mut command = Command::new(find_program("setpriv").unwrap());
-        command.args(["--pdeathsig", "KILL", "--"]).arg(installed.join("bin/python"));
-        command.arg(package.join("tests/zookeeper/peers/increment.py"));
-        command.args([&ZooKeeper::shared().addr().to_string(), path]).args(words);
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the peer can be run");
-        let input = child.stdin.take().expect("its input is piped");
-        let output = BufReader::new(child.stdout.take().expect("its output is piped"));
-        let (send, said) = mpsc::unbounded_channel();
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                let _ = send.send(line);
-            }
-        });
-        Self { child, input, said }
-    }
-
-    /// The next word that it says; how it ended, if it did without one. May be dropped: no word is lost.
-    async fn says(&mut self) -> String {
-        let said = soon("the peer says something", self.said.recv()).await;
-        said.unwrap_or_else(|| format!("nothing any more: {}", self.child.wait().unwrap()))
-    }
-
-    /// Fails if it says something, for which it is given the time.
-    async fn says_nothing(&mut self, why: &str) {
-        let early = tokio::time::timeout(A_WHILE, self.says()).await;
-        assert!(early.is_err(), "{why}: {early:?}");
-    }
-
-    /// Lets one that holds the lock release it.
-    async fn releases(&mut self) {
-        writeln!(self.input).expect("the peer reads its input");
-        assert_eq!(self.says().await, "released");
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().expect("one's own child can be killed");
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Fails if a peer says something, for which it is given the time.
+async fn says_nothing(peer: &mut Peer, why: &str) {
+    let early = tokio::time::timeout(A_WHILE, peer.says()).await;
+    assert!(early.is_err(), "{why}: {early:?}");
 }
 
 async fn is_busy(client: &Client, mode: Mode) -> bool {
@@ -218,7 +162,7 @@ async fn respect_theirs(ours: Ours) {
     if client.capabilities().visible_waiters {
         assert_eq!(client.inspect(NAME).await.unwrap().waiters.len(), 1);
     }
-    peer.releases().await;
+    assert_eq!(peer.releases().await, "released");
     let guard = soon("ours gets what was released", waiting).await.unwrap();
     assert!(guard.token() > info.last_token, "{guard:?} after {info:?}");
     assert_eq!(ours.tries("Lock").await, "busy");
@@ -240,11 +184,11 @@ async fn respect_ours(ours: Ours) {
     assert_eq!(ours.tries("Lock").await, "busy");
 
     let mut peer = ours.holder("Lock").await;
-    peer.says_nothing("ours holds it, and theirs has it").await;
+    says_nothing(&mut peer, "ours holds it, and theirs has it").await;
     assert_eq!(guard.release().await.unwrap(), Release::Released);
     assert_eq!(peer.says().await, "held");
     assert!(is_busy(&client, Mode::Ex).await, "theirs holds it, and ours gets it");
-    peer.releases().await;
+    assert_eq!(peer.releases().await, "released");
     assert!(!is_busy(&client, Mode::Ex).await, "theirs has released it");
 }
 
@@ -265,9 +209,9 @@ async fn whoever_waits_behind_another_is_served_in_turn() {
     first.release().await.unwrap();
     assert_eq!(second.says().await, "held");
     assert!(!third.is_finished());
-    second.releases().await;
+    assert_eq!(second.releases().await, "released");
     let third = soon("ours behind theirs", third).await.unwrap();
-    fourth.says_nothing("ours holds it, and theirs has it").await;
+    says_nothing(&mut fourth, "ours holds it, and theirs has it").await;
     third.release().await.unwrap();
     assert_eq!(fourth.says().await, "held");
 }
@@ -278,11 +222,11 @@ async fn what_either_held_when_it_was_killed_goes_to_the_other() {
     let mut helper = ours.helper().await;
     assert!(helper.ask(&format!("acquire {NAME} EX 4000")).await.starts_with("got"));
     let mut peer = ours.holder("Lock").await;
-    peer.says_nothing("ours holds it, and theirs has it").await;
+    says_nothing(&mut peer, "ours holds it, and theirs has it").await;
     helper.kill();
     assert_eq!(peer.says().await, "held");
     let waiting = waiting(&ours.client().await, Mode::Ex).await;
-    peer.kill();
+    drop(peer);
     soon("ours gets what a dead one held", waiting).await.unwrap().release().await.unwrap();
 }
 
@@ -296,7 +240,7 @@ async fn a_lock_that_is_broken_by_force_is_theirs_no_more() {
     assert_eq!(broken.len(), 1, "{broken:?}");
     let guard = hold(&client, Mode::Ex).await;
     // It does not notice, and what it releases is not ours.
-    peer.releases().await;
+    assert_eq!(peer.releases().await, "released");
     assert_eq!(ours.tries("Lock").await, "busy");
     assert!(guard.check().is_ok());
     assert_eq!(guard.release().await.unwrap(), Release::Released);
@@ -318,23 +262,23 @@ async fn readers_and_writers_of_both_exclude_each_other() {
     beside.release().await.unwrap();
     assert!(is_busy(&client, Mode::Ex).await, "theirs reads, and ours writes");
     let waiting = waiting(&client, Mode::Ex).await;
-    reader.releases().await;
+    assert_eq!(reader.releases().await, "released");
     let writer = soon("ours writes when theirs has read", waiting).await.unwrap();
 
     assert_eq!((ours.tries("ReadLock").await, ours.tries("WriteLock").await), ("busy".into(), "busy".into()));
     let mut reader = ours.holder("ReadLock").await;
-    reader.says_nothing("ours writes, and theirs reads").await;
+    says_nothing(&mut reader, "ours writes, and theirs reads").await;
     writer.release().await.unwrap();
     assert_eq!(reader.says().await, "held");
-    reader.releases().await;
+    assert_eq!(reader.releases().await, "released");
 
     let mut writer = ours.holder("WriteLock").await;
     assert_eq!(writer.says().await, "held");
     assert!(is_busy(&client, Mode::Pr).await && is_busy(&client, Mode::Ex).await, "theirs writes");
-    writer.releases().await;
+    assert_eq!(writer.releases().await, "released");
     let reader = hold(&client, Mode::Pr).await;
     let mut writer = ours.holder("WriteLock").await;
-    writer.says_nothing("ours reads, and theirs writes").await;
+    says_nothing(&mut writer, "ours reads, and theirs writes").await;
     reader.release().await.unwrap();
     assert_eq!(writer.says().await, "held");
 }

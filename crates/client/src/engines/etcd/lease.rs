@@ -201,7 +201,7 @@ impl Keeper {
         let wanted = ttl.max(SHORTEST) + MARGIN;
         let sent_at = self.now();
         let granted =
-            self.link.grant(i64::try_from(wanted.as_secs()).expect("a ttl is at most a day"), 0).await?;
+            self.link.grant(i64::try_from(wanted.as_secs()).expect("a ttl is at most a day")).await?;
         // What etcd says is what counts: it has a shortest time of its own.
         let timeout = Duration::from_secs(granted.ttl().unsigned_abs());
         let lease = Arc::new(Lease {

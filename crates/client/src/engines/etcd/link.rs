@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{
-    Client, ConnectOptions, Error, GetOptions, GetResponse, KvClient, LeaseGrantOptions, LeaseGrantResponse,
+    Client, ConnectOptions, Error, GetOptions, GetResponse, KvClient, LeaseGrantResponse,
     LeaseTimeToLiveResponse, Txn, TxnResponse,
 };
 use futures_util::FutureExt;
@@ -322,13 +322,9 @@ impl Link {
         Ok(asked.await?.answer)
     }
 
-    /// A new lease; if the id is 0, etcd chooses it. One that is asked for twice because the answer was lost runs out by itself.
-    pub(super) async fn grant(&self, ttl: i64, id: i64) -> Result<LeaseGrantResponse, Fault> {
-        let options = LeaseGrantOptions::new().with_id(id);
-        let asked = self.ask(|way| {
-            let options = options.clone();
-            async move { way.client.lease_client().grant(ttl, Some(options)).await }
-        });
+    /// A new lease. One that is asked for twice because the answer was lost runs out by itself.
+    pub(super) async fn grant(&self, ttl: i64) -> Result<LeaseGrantResponse, Fault> {
+        let asked = self.ask(|way| async move { way.client.lease_client().grant(ttl, None).await });
         Ok(asked.await?.answer)
     }
 

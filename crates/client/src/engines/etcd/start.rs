@@ -86,7 +86,7 @@ impl EtcdEngine {
                 let secs = left.as_nanos().div_ceil(1_000_000_000).try_into().unwrap_or(LONGEST_SECS);
                 let secs = i64::try_from(secs.min(LONGEST_SECS)).expect("this is much less than the most");
                 let ago = start.ago + self.now().since(asked);
-                let lease = self.link.grant(secs, 0).await?.id();
+                let lease = self.link.grant(secs).await?.id();
                 let ago_when_granted = start.ago + self.now().since(asked);
                 note = Some((lease, Note { id, ago, ago_when_granted }));
             }
