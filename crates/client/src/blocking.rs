@@ -21,6 +21,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_table::{Mode, OwnerId};
+
 use crate::capabilities::Capabilities;
 use crate::engine::Break;
 use crate::error::{
@@ -28,9 +30,7 @@ use crate::error::{
     ReleaseError, ValueError,
 };
 use crate::guard::Release;
-use crate::ids::OwnerId;
 use crate::info::{LockInfo, Member};
-use crate::mode::Mode;
 use crate::once_per::Record;
 use crate::request::{Options, Wait, request_options};
 use crate::shared::Shared;

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::mode::{Mode, ModeSet};
+use tenure_table::{Mode, ModeSet};
 
 /// What an engine, used by one of its recipes, can do.
 ///

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_table::{LockName, OwnerId};
+
 use crate::capabilities::Capabilities;
 use crate::clock::{Clock, SystemClock};
 use crate::engine::{Break, Engine, EngineContext};
 use crate::engines;
 use crate::error::{BreakError, CloseError, ConnectError, EngineError, InspectError, LostReason};
-use crate::ids::OwnerId;
 use crate::info::{LockInfo, Member};
 use crate::lock_all::LockAllRequest;
-use crate::name::LockName;
 use crate::once_per::OncePerRequest;
 use crate::owner::Owner;
 use crate::request::LockRequest;

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use tenure_table::{FencingToken, GrantId, LockName, Mode, OwnerId, Value};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
@@ -30,15 +31,10 @@ use crate::error::{
     RenewError, ValueError,
 };
 use crate::hold::Hold;
-use crate::ids::{GrantId, OwnerId};
 use crate::info::{LockInfo, Member};
 use crate::lease::{Term, Ttl};
-use crate::mode::Mode;
-use crate::name::LockName;
 use crate::shared::Shared;
 use crate::thread::ClientThread;
-use crate::token::FencingToken;
-use crate::value::Value;
 
 /// Where an engine lives: the client's own runtime, and its clock.
 #[derive(Clone, Debug)]

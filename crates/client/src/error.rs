@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use tenure_table::{LockName, Mode, NameError};
+
 use crate::capabilities::Unsupported;
 use crate::info::Member;
 use crate::lease::TtlError;
-use crate::mode::Mode;
-use crate::name::{LockName, NameError};
 use crate::url::UrlError;
 
 /// The cause behind an error of an engine.

@@ -8,6 +8,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use tenure_table::{FencingToken, GrantId, LockName, Mode, OwnerId, Value};
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
@@ -16,14 +17,9 @@ use crate::clock::BootTime;
 use crate::engine::{Conversion, Engine, Grant, Granted, Remembered, Start, WaitUntil};
 use crate::error::{ConvertError, EngineError, Lost, LostReason, ReleaseError, RememberError, ValueError};
 use crate::hold::{Ended, GuardState, GuardWatch, Hold, LetGo, NotConverted};
-use crate::ids::{GrantId, OwnerId};
-use crate::mode::Mode;
-use crate::name::LockName;
 use crate::operation::Operation;
 use crate::request::Wait;
 use crate::shared::Shared;
-use crate::token::FencingToken;
-use crate::value::Value;
 
 /// A lock that is held. Dropping it releases the lock, on the client's own thread and without blocking;
 /// [`release`](Guard::release) does it at once and says how it went.

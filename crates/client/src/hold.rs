@@ -6,20 +6,16 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use tenure_table::{FencingToken, GrantId, LockName, Mode, OwnerId, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::BootTime;
 use crate::engine::{Grant, Granted};
 use crate::error::{LostReason, RenewError};
-use crate::ids::{GrantId, OwnerId};
 use crate::lease::{Term, Ttl};
-use crate::mode::Mode;
-use crate::name::LockName;
 use crate::owner::Releasing;
 use crate::renewal::{Begun, Renewal};
-use crate::token::FencingToken;
-use crate::value::Value;
 
 /// What a guard's holder may believe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,11 +2,7 @@
 
 use std::time::SystemTime;
 
-use crate::ids::{GrantId, OwnerId};
-use crate::mode::Mode;
-use crate::name::LockName;
-use crate::token::FencingToken;
-use crate::value::Value;
+use tenure_table::{FencingToken, GrantId, LockName, Mode, OwnerId, Value};
 
 /// A resource, with who holds it and who waits for it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use tenure_table::GrantId;
 use tokio::sync::Notify;
 
 use crate::clock::BootTime;
 use crate::hold::{Due, Hold};
-use crate::ids::GrantId;
 use crate::shared::Shared;
 
 /// Which hold is due when.

@@ -36,13 +36,10 @@ pub mod error;
 pub mod fence;
 mod guard;
 mod hold;
-mod ids;
 mod info;
 mod keeper;
 mod lease;
 mod lock_all;
-mod mode;
-mod name;
 mod once_per;
 mod operation;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -56,9 +53,7 @@ mod shared;
 mod sql;
 mod telemetry;
 mod thread;
-mod token;
 mod url;
-mod value;
 
 pub use capabilities::{Capabilities, Capability, Unsupported};
 pub use client::Client;
@@ -70,18 +65,16 @@ pub use error::{
 };
 pub use guard::{Guard, Release};
 pub use hold::{Ended, GuardState, GuardWatch, WhenLost};
-pub use ids::{GrantId, IdError, OwnerId};
 pub use info::{LockInfo, Member, Presence};
 pub use lease::{Term, Ttl, TtlError};
 pub use lock_all::{GuardSet, LockAllRequest};
-pub use mode::{Mode, ModeError, ModeSet};
-pub use name::{LockName, NameError};
 pub use once_per::{OncePerRequest, Record, Run, Turn};
 pub use owner::Owner;
 pub use request::{LockRequest, Wait};
-pub use token::FencingToken;
+pub use tenure_table::{
+    FencingToken, GrantId, IdError, LockName, Mode, ModeError, ModeSet, NameError, OwnerId, Value,
+};
 pub use url::UrlError;
-pub use value::Value;
 
 /// The README's program is compiled and run.
 #[cfg(doctest)]

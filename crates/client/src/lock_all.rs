@@ -8,11 +8,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_table::{LockName, NameError, OwnerId};
+
 use crate::engine::WaitUntil;
 use crate::error::{AcquireError, Lost, ReleaseError};
 use crate::guard::{Guard, Release};
-use crate::ids::OwnerId;
-use crate::name::{LockName, NameError};
 use crate::request::{LockRequest, Options, Wait, request_options};
 use crate::shared::Shared;
 

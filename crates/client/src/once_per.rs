@@ -10,12 +10,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_table::LockName;
+
 use crate::capabilities::Capability;
 use crate::clock::BootTime;
 use crate::engine::{Remembered, Start};
 use crate::error::{AcquireError, InspectError, OncePerError, RememberError};
 use crate::guard::{Guard, Release};
-use crate::name::LockName;
 use crate::random;
 use crate::request::{LockRequest, Options, request_options};
 use crate::shared::Shared;

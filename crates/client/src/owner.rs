@@ -7,12 +7,11 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use tenure_table::{LockName, OwnerId};
 use tokio::sync::watch;
 
 use crate::hold::Hold;
-use crate::ids::OwnerId;
 use crate::lock_all::LockAllRequest;
-use crate::name::LockName;
 use crate::request::LockRequest;
 use crate::shared::Shared;
 

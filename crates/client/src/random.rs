@@ -1,11 +1,6 @@
-//! The one door through which randomness comes in: ids, and the jitter that keeps a fleet from moving in step.
+//! The one door through which randomness comes in: the jitter that keeps a fleet from moving in step.
 
 use std::time::Duration;
-
-/// 128 random bits.
-pub(crate) fn id() -> u128 {
-    rand::random()
-}
 
 /// A number below this one.
 #[cfg(feature = "etcd")]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tenure_table::{LockName, Mode, NameError, OwnerId};
 use tracing::Instrument;
 
 use crate::capabilities::Capability;
@@ -13,10 +14,7 @@ use crate::engine::{AcquireRequest, Granted, LossNotice, WaitUntil};
 use crate::error::{AcquireError, EngineError};
 use crate::guard::Guard;
 use crate::hold::{Hold, Unusable, WhenLost};
-use crate::ids::OwnerId;
 use crate::lease::Ttl;
-use crate::mode::Mode;
-use crate::name::{LockName, NameError};
 use crate::once_per::OncePerRequest;
 use crate::operation::Operation;
 use crate::owner::Slot;

@@ -13,6 +13,7 @@
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Key, Label, Level, Metadata};
+use tenure_table::FencingToken;
 use tracing::{debug, warn};
 
 use crate::engine::Grant;
@@ -20,7 +21,6 @@ use crate::error::{AcquireError, LostReason, OncePerError, ReleaseError, RenewEr
 use crate::hold::Hold;
 use crate::lease::Term;
 use crate::once_per::Turn;
-use crate::token::FencingToken;
 
 static METADATA: Metadata<'static> = Metadata::new("tenure", Level::INFO, Some("tenure"));
 

@@ -4,11 +4,10 @@ use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
+use tenure_table::{GrantId, Mode, OwnerId};
 
 use crate::engine::AcquireRequest;
-use crate::ids::{GrantId, OwnerId};
 use crate::info::Member;
-use crate::mode::Mode;
 
 #[derive(Debug, Default, Deserialize)]
 struct Details {

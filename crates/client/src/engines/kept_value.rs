@@ -4,9 +4,7 @@
 //! mark of one who is not there any more means that it died.
 
 use bytes::Bytes;
-
-use crate::ids::GrantId;
-use crate::value::Value;
+use tenure_table::{GrantId, Value};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeptValue {

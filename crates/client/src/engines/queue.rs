@@ -3,8 +3,7 @@
 //! An entry holds if nobody before it conflicts with it; else it waits for the nearest one before it that does. So all six modes work by one
 //! rule, whoever comes late waits behind a conflicting waiter too, and when an entry goes, only those look who waited for that one.
 
-use crate::ids::GrantId;
-use crate::mode::Mode;
+use tenure_table::{GrantId, Mode};
 
 /// One who holds or waits.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,15 +8,14 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tenure_table::{FencingToken, GrantId};
 use tokio_util::sync::CancellationToken;
 
 use super::kept_value::KeptValue;
 use crate::clock::BootTime;
 use crate::engine::LossNotice;
 use crate::error::LostReason;
-use crate::ids::GrantId;
 use crate::lease::{Term, Ttl};
-use crate::token::FencingToken;
 
 /// What a server keeps for us, and what hangs on it.
 #[derive(Debug)]

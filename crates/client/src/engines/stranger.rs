@@ -1,10 +1,9 @@
 //! Locks that another program took, in the way of the recipe that ours is, too.
 
 use sha2::{Digest, Sha256};
+use tenure_table::{GrantId, Mode, OwnerId};
 
-use crate::ids::{GrantId, OwnerId};
 use crate::info::Member;
-use crate::mode::Mode;
 
 /// The holder of a lock that another program took: known by what it wrote, and nothing else.
 pub(super) fn another(text: &[u8]) -> Member {

@@ -4,10 +4,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tenure_table::{GrantId, LockName};
 use tokio::sync::Notify;
-
-use crate::ids::GrantId;
-use crate::name::LockName;
 
 #[derive(Debug, Default)]
 pub(super) struct Waiting {

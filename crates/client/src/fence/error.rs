@@ -1,8 +1,8 @@
 //! Why a write was not let through.
 
+use tenure_table::{FencingToken, LockName, NameError};
+
 use crate::error::Cause;
-use crate::name::{LockName, NameError};
-use crate::token::FencingToken;
 
 /// Why a write was not let through. Unless a variant says otherwise, nothing was written.
 #[derive(Debug, thiserror::Error)]

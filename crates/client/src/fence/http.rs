@@ -14,14 +14,13 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
+use tenure_table::{FencingToken, LockName};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::error::FenceError;
 use super::store::FenceStore;
-use crate::name::LockName;
 use crate::telemetry;
-use crate::token::FencingToken;
 
 /// The header that carries a token: its number, in decimal digits.
 pub const HEADER: HeaderName = HeaderName::from_static("fencing-token");

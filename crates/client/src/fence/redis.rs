@@ -4,11 +4,10 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, Script, ServerErrorKind, ToRedisArgs};
+use tenure_table::{FencingToken, LockName};
 
 use super::error::FenceError;
 use super::store::FenceStore;
-use crate::name::LockName;
-use crate::token::FencingToken;
 
 /// What stands before the user's script. The fence's own key and token come behind the user's, and are gone when that begins.
 const CHECK: &str = include_str!("check.lua");

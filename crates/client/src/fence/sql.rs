@@ -5,14 +5,13 @@ use std::fmt;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::Pool;
+use tenure_table::{FencingToken, LockName};
 
 use super::error::{FenceError, compare};
 use super::store::FenceStore;
 use crate::error::Cause;
-use crate::name::LockName;
 use crate::sql::sealed::Driver;
 use crate::sql::{Dialect, SqlConnection, SqlDatabase, TableName, Trouble};
-use crate::token::FencingToken;
 
 /// How often a check of its own, in a transaction of its own, is tried again if another transaction is in the way: each time somebody
 /// else got on, so this is far more than it takes.

@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tenure_table::{FencingToken, LockName};
 
 use super::error::{FenceError, compare};
-use crate::name::LockName;
-use crate::token::FencingToken;
 
 /// Keeps the newest token of each resource, and refuses older ones: what `FenceLayer` asks before each request.
 ///

@@ -8,6 +8,7 @@ use etcd_client::{
     Compare, CompareOp, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
     TxnOpResponse, TxnResponse,
 };
+use tenure_table::{FencingToken, GrantId, Mode, Value};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::EtcdEngine;
@@ -22,11 +23,7 @@ use crate::engines::kept_value::KeptValue;
 use crate::engines::queue::{self, Entry, Queue};
 use crate::engines::session::{HasSession, InUse};
 use crate::error::{AcquireError, EngineError};
-use crate::ids::GrantId;
-use crate::mode::Mode;
 use crate::random;
-use crate::token::FencingToken;
-use crate::value::Value;
 
 /// So many of the queue are looked at first: those who came last before. If there is no conflict among them, all are.
 const NEAREST: i64 = 9;

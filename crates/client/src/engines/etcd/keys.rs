@@ -4,14 +4,12 @@
 //! itself comes with: its `etcdctl lock` and ours wait for each other. Keys of the engine's own start with `tenure:`, after the prefix.
 
 use etcd_client::{GetResponse, KeyValue};
+use tenure_table::{GrantId, LockName, Mode};
 
 use super::ENGINE;
 use crate::engines::kept_value::KeptValue;
 use crate::engines::queue::{self, Entry, Queue};
 use crate::error::EngineError;
-use crate::ids::GrantId;
-use crate::mode::Mode;
-use crate::name::LockName;
 
 /// Keys that start so are not locks.
 pub(super) const OWN_KEYS: &str = "tenure:";

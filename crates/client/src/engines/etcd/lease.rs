@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{GetOptions, LeaseKeepAliveStream, LeaseKeeper, ResponseHeader};
+use tenure_table::GrantId;
 use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -23,7 +24,6 @@ use crate::clock::BootTime;
 use crate::engine::EngineContext;
 use crate::engines::session::{HasSession, Session, Sessions};
 use crate::error::LostReason;
-use crate::ids::GrantId;
 use crate::random;
 
 /// How long before the lease may end belief must have ended. The proof above needs none of it; it is for what etcd's timers are coarse by,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
+use tenure_table::{FencingToken, LockName};
 
 use super::EtcdEngine;
 use super::acquire::gets;
@@ -14,8 +15,6 @@ use crate::engines::queue::{Entry, Queue};
 use crate::engines::stranger::{ASK_ANOTHER, another};
 use crate::error::BreakError;
 use crate::info::{LockInfo, Member};
-use crate::name::LockName;
-use crate::token::FencingToken;
 
 /// So many keys are looked at in one step of a list.
 const STEP: i64 = 5000;

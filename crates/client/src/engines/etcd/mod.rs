@@ -36,6 +36,8 @@ use self::keys::Keys;
 use self::lease::Keeper;
 use self::link::Link;
 use self::watches::Watches;
+use tenure_table::{LockName, ModeSet};
+
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start};
@@ -47,8 +49,6 @@ use crate::error::{
 };
 use crate::info::{LockInfo, Member};
 use crate::lease::Term;
-use crate::mode::ModeSet;
-use crate::name::LockName;
 use crate::url::EngineUrl;
 
 const ENGINE: &str = "etcd";

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
+use tenure_table::GrantId;
 
 use super::EtcdEngine;
 use super::acquire::gets;
@@ -10,7 +11,6 @@ use super::fault::Fault;
 use super::keys::Keys;
 use crate::engine::{Grant, Remembered, Start};
 use crate::error::{Lost, LostReason, RememberError};
-use crate::ids::GrantId;
 
 /// etcd tells what is left of a lease in whole seconds.
 const COARSE: Duration = Duration::from_secs(1);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
+use tenure_table::GrantId;
 use tokio_util::sync::CancellationToken;
 
 use super::fault::{Fault, What};
@@ -13,7 +14,6 @@ use super::link::{Answer, Link};
 use crate::engine::EngineContext;
 use crate::engines::kept_value::KeptValue;
 use crate::engines::session::HasSession;
-use crate::ids::GrantId;
 use crate::random;
 
 /// The pauses between two tries: ever longer ones.

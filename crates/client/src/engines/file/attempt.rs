@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
 
+use tenure_table::{FencingToken, Value};
+
 use super::held::{Files, Held};
 use super::member::{self, Holders, MemberFile, Record, Role, Ticket};
 use super::resource::{LockFile, Resource, ShortLock};
@@ -13,8 +15,6 @@ use super::{failed, state_failed};
 use crate::clock::Clock;
 use crate::engine::AcquireRequest;
 use crate::error::AcquireError;
-use crate::token::FencingToken;
-use crate::value::Value;
 
 /// A request that has not got its lock yet. Dropping it leaves nothing behind.
 pub(super) struct Attempt {
@@ -272,8 +272,8 @@ mod tests {
     use crate::clock::ManualClock;
     use crate::engine::Start;
     use crate::error::LostReason;
-    use crate::ids::OwnerId;
-    use crate::name::LockName;
+    use tenure_table::LockName;
+    use tenure_table::OwnerId;
 
     fn attempt(directory: &Path, owner: OwnerId) -> Attempt {
         let name = LockName::parse("job").unwrap();

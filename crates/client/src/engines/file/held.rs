@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use tenure_table::{FencingToken, GrantId, Mode, OwnerId, Value};
 
 use super::member::{self, MemberFile};
 use super::moment::HostClock;
@@ -16,11 +17,7 @@ use super::watch::Subscription;
 use crate::clock::BootTime;
 use crate::engine::{Granted, LossNotice, Remembered, Start};
 use crate::error::LostReason;
-use crate::ids::{GrantId, OwnerId};
 use crate::lease::Term;
-use crate::mode::Mode;
-use crate::token::FencingToken;
-use crate::value::Value;
 
 /// A lock that is held. Dropping it frees the lock without a word.
 #[derive(Debug)]

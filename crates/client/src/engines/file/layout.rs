@@ -23,8 +23,8 @@ use std::path::{Path, PathBuf};
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use sha2::{Digest, Sha256};
+use tenure_table::LockName;
 
-use crate::name::LockName;
 use crate::url::{EngineUrl, UrlError};
 
 /// How much of a name is shown in the folder's name.

@@ -4,6 +4,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use tenure_table::{FencingToken, LockName, Value};
+
 use super::member::{self, Role};
 use super::moment::HostClock;
 use super::resource::{self, Resource};
@@ -11,9 +13,6 @@ use super::state::{State, StateError};
 use super::{failed, state_failed};
 use crate::error::EngineError;
 use crate::info::{LockInfo, Member, Presence};
-use crate::name::LockName;
-use crate::token::FencingToken;
-use crate::value::Value;
 
 /// The state of a lock, without a lock: it may be written just now. Nothing, if it was never held.
 fn state(name: &LockName, folder: &Path) -> Result<Option<State>, EngineError> {

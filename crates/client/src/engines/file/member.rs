@@ -11,13 +11,11 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
+use tenure_table::{FencingToken, GrantId, Mode, OwnerId};
 
 use super::resource::for_writing;
 use crate::clock::BootTime;
-use crate::ids::{GrantId, OwnerId};
 use crate::info::{Member, Presence};
-use crate::mode::Mode;
-use crate::token::FencingToken;
 
 /// What somebody is to a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -39,6 +39,8 @@ use self::moment::{BootId, HostClock};
 use self::resource::Resource;
 use self::state::StateError;
 use self::watch::{Interest, Watcher};
+use tenure_table::{GrantId, LockName, Mode, ModeSet};
+
 use crate::capabilities::{Breaking, Capabilities, Capability, Expiry, Reach, Unsupported, Waking};
 use crate::clock::Clock;
 use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start};
@@ -46,11 +48,8 @@ use crate::error::{
     AcquireError, BreakError, ConnectError, EngineError, InspectError, Lost, LostReason, ReleaseError,
     RememberError, RenewError, ValueError,
 };
-use crate::ids::GrantId;
 use crate::info::{LockInfo, Member};
 use crate::lease::Term;
-use crate::mode::{Mode, ModeSet};
-use crate::name::LockName;
 use crate::random;
 use crate::url::EngineUrl;
 

@@ -9,10 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FlockOperation, OFlags, Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
+use tenure_table::{LockName, Mode};
 
 use super::state::{State, StateError};
-use crate::mode::Mode;
-use crate::name::LockName;
 
 /// A resource, by its folder.
 #[derive(Clone, Debug)]

@@ -20,11 +20,10 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use rustix::io::Errno;
+use tenure_table::{LockName, Value};
 
 use super::moment::Moment;
 use super::resource::for_writing;
-use crate::name::LockName;
-use crate::value::Value;
 
 /// One slot: the unit in which disks tear.
 const SLOT: usize = 4096;

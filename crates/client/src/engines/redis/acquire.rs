@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use redis::Value as Answer;
+use tenure_table::{FencingToken, GrantId, Mode, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::fault::{Fault, What};
@@ -19,11 +20,7 @@ use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, EngineContext, Granted, WaitUntil};
 use crate::engines::waiting::Waiter;
 use crate::error::AcquireError;
-use crate::ids::GrantId;
-use crate::mode::Mode;
 use crate::random;
-use crate::token::FencingToken;
-use crate::value::Value;
 
 /// How long a place in the queue is kept for one who does not ask again.
 const PLACE_KEPT: Duration = Duration::from_secs(10);

@@ -1,14 +1,12 @@
 //! Who holds and who waits, as text: what the scripts write into keys, hashes and queues.
 
 use redis::Value as Answer;
+use tenure_table::{FencingToken, GrantId, Mode, OwnerId};
 
 use crate::engine::AcquireRequest;
 use crate::engines::details;
 use crate::engines::stranger::another;
-use crate::ids::{GrantId, OwnerId};
 use crate::info::Member;
-use crate::mode::Mode;
-use crate::token::FencingToken;
 
 /// The text in a lock's key.
 #[derive(Debug)]

@@ -6,15 +6,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use redis::Value as Answer;
+use tenure_table::{LockName, Mode, Value};
 
 use super::entry::{self, Held};
 use super::fault::Fault;
 use super::link::{Link, Repeat};
 use super::scripts::{self, Call};
 use crate::info::{LockInfo, Member};
-use crate::mode::Mode;
-use crate::name::LockName;
-use crate::value::Value;
 
 /// So many keys are looked at in one step of a list.
 const STEP: usize = 500;

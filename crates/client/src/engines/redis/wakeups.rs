@@ -8,14 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use tenure_table::{GrantId, LockName};
 use tokio_util::sync::CancellationToken;
 
 use super::fault::Fault;
 use super::link::Link;
 use crate::engine::EngineContext;
 use crate::engines::waiting::{Waiter, Waiting};
-use crate::ids::GrantId;
-use crate::name::LockName;
 use crate::random;
 
 /// The pauses before the connection is opened again: ever longer ones.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use tenure_table::{FencingToken, GrantId};
 
 use super::cleaner::Request;
 use super::instances::{Late, Tally, Vote};
@@ -17,10 +18,8 @@ use crate::engines::redis::link::{Link, Repeat, Way};
 use crate::engines::redis::scripts::{self, Call};
 use crate::engines::redis::{milliseconds, term};
 use crate::error::{AcquireError, EngineError, RenewError};
-use crate::ids::GrantId;
 use crate::lease::Ttl;
 use crate::random;
-use crate::token::FencingToken;
 
 /// Around which the random pauses lie after which a lock is tried again: ever longer ones.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);

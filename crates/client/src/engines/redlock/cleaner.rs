@@ -7,12 +7,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tenure_table::GrantId;
 use tokio_util::sync::CancellationToken;
 
 use super::acquire::release_once;
 use crate::clock::{BootTime, Clock};
 use crate::engines::redis::link::Link;
-use crate::ids::GrantId;
 use crate::random;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);

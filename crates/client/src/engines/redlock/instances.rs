@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
+use tenure_table::GrantId;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -15,7 +16,6 @@ use crate::engine::EngineContext;
 use crate::engines::redis::fault::{Fault, What};
 use crate::engines::redis::link::Link;
 use crate::error::EngineError;
-use crate::ids::GrantId;
 use crate::lease::Ttl;
 
 /// What one instance said.

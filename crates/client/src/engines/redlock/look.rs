@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use redis::Value as Answer;
+use tenure_table::{GrantId, LockName};
 
 use super::RedlockEngine;
 use crate::engine::Break;
@@ -13,9 +14,7 @@ use crate::engines::redis::scripts::{self, Call};
 use crate::engines::redis::{TOGETHER, holders, look};
 use crate::engines::stranger::ASK_ANOTHER;
 use crate::error::{BreakError, InspectError};
-use crate::ids::GrantId;
 use crate::info::{LockInfo, Member};
-use crate::name::LockName;
 
 impl RedlockEngine {
     pub(super) async fn look_at(&self, name: LockName) -> Result<LockInfo, InspectError> {

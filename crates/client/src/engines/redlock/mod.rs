@@ -24,6 +24,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use self::instances::{Instances, Tally, Vote};
+use tenure_table::{FencingToken, GrantId, LockName};
+
 use super::details::Ourselves;
 use super::redis::address::{Address, Form};
 use super::redis::fault::What;
@@ -35,11 +37,8 @@ use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted
 use crate::error::{
     AcquireError, BreakError, ConnectError, EngineError, InspectError, LostReason, ReleaseError, RenewError,
 };
-use crate::ids::GrantId;
 use crate::info::{LockInfo, Member};
 use crate::lease::{Term, Ttl};
-use crate::name::LockName;
-use crate::token::FencingToken;
 use crate::url::{EngineUrl, UrlError};
 
 /// The engine `redlock:`.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use tenure_table::{GrantId, Mode, Value};
 use zookeeper_client::Error;
 
 use super::fault::{Fault, What};
@@ -15,10 +16,7 @@ use crate::engine::{AcquireRequest, Granted, WaitUntil};
 use crate::engines::kept_value::KeptValue;
 use crate::engines::session::{HasSession, InUse};
 use crate::error::{AcquireError, RenewError};
-use crate::ids::GrantId;
-use crate::mode::Mode;
 use crate::random;
-use crate::value::Value;
 
 /// How long one who waits pauses before it asks again one who did not answer.
 const SILENT_PAUSE: Duration = Duration::from_millis(200);

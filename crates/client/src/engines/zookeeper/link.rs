@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use tenure_table::{FencingToken, GrantId};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::task::AbortOnDropHandle;
 use zookeeper_client::{
@@ -32,9 +33,7 @@ use crate::engine::EngineContext;
 use crate::engines::kept_value::KeptValue;
 use crate::engines::session::{HasSession, Session, Sessions};
 use crate::error::EngineError;
-use crate::ids::GrantId;
 use crate::random;
-use crate::token::FencingToken;
 
 /// So many touches in a timeout, and so many of them for one proof.
 const TOUCHES: u32 = 10;

@@ -1,6 +1,7 @@
 //! What is seen of locks from outside.
 
 use futures_util::future::join_all;
+use tenure_table::{GrantId, LockName, Mode};
 use zookeeper_client::{Error, MultiReadResult};
 
 use super::fault::Fault;
@@ -9,10 +10,7 @@ use super::paths::Children;
 use crate::engines::details;
 use crate::engines::queue::Entry;
 use crate::engines::stranger::another;
-use crate::ids::GrantId;
 use crate::info::{LockInfo, Member};
-use crate::mode::Mode;
-use crate::name::LockName;
 
 /// So many nodes are read together.
 const TOGETHER: usize = 100;

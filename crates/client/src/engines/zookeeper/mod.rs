@@ -35,6 +35,8 @@ use self::address::Address;
 use self::fault::{Fault, What};
 use self::link::{Link, is_simple, within};
 use self::paths::VALUE;
+use tenure_table::{GrantId, LockName, Mode, ModeSet};
+
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start};
@@ -46,11 +48,8 @@ use crate::error::{
     AcquireError, BreakError, ConnectError, EngineError, InspectError, Lost, LostReason, ReleaseError,
     RememberError, RenewError, ValueError,
 };
-use crate::ids::GrantId;
 use crate::info::{LockInfo, Member};
 use crate::lease::{Term, Ttl};
-use crate::mode::{Mode, ModeSet};
-use crate::name::LockName;
 use crate::url::EngineUrl;
 
 /// The ways of locking with ZooKeeper.

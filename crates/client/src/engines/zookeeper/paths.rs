@@ -6,11 +6,9 @@
 use std::fmt::Write;
 
 use percent_encoding::percent_decode_str;
+use tenure_table::{GrantId, LockName, Mode};
 
 use crate::engines::queue::{Entry, Queue, called, whose};
-use crate::ids::GrantId;
-use crate::mode::Mode;
-use crate::name::LockName;
 
 /// The lock's value.
 pub(super) const VALUE: &str = "%value";

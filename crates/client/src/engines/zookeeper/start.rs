@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use tenure_table::GrantId;
 use zookeeper_client::{CreateMode, Error, Stat};
 
 use super::ZooKeeperEngine;
@@ -10,7 +11,6 @@ use super::fault::{Fault, What};
 use super::link::Link;
 use super::paths::START;
 use crate::engine::{Remembered, Start};
-use crate::ids::GrantId;
 
 /// A start that is noted down.
 struct Noted {

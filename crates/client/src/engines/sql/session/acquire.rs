@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::Error;
+use tenure_table::{FencingToken, Mode};
 use tokio::sync::Mutex as AsyncMutex;
 
 use super::texts::{SHORTEST_SLICE, SLICE, Texts};
@@ -14,10 +15,8 @@ use crate::engines::sql::connection::{Arg, Connection, Sql};
 use crate::engines::sql::fault::{Fault, What};
 use crate::engines::sql::link::{Lent, Work};
 use crate::error::{AcquireError, RenewError};
-use crate::mode::Mode;
 use crate::random;
 use crate::sql::Dialect;
-use crate::token::FencingToken;
 
 /// How long to wait before asking again one who did not answer.
 const SILENT_PAUSE: Duration = Duration::from_millis(100);

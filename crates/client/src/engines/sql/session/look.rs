@@ -1,6 +1,7 @@
 //! Who holds, for those who look.
 
 use sqlx::Error;
+use tenure_table::{FencingToken, GrantId, LockName, OwnerId};
 
 use super::SessionEngine;
 use crate::engines::details;
@@ -8,10 +9,7 @@ use crate::engines::sql::connection::{Arg, Connection, Row};
 use crate::engines::sql::fault::Fault;
 use crate::engines::sql::link::Work;
 use crate::engines::sql::tables::{damaged, end_of, id};
-use crate::ids::{GrantId, OwnerId};
 use crate::info::{LockInfo, Member};
-use crate::name::LockName;
-use crate::token::FencingToken;
 
 impl SessionEngine {
     pub(super) async fn look(&self, name: LockName) -> Result<LockInfo, Fault> {

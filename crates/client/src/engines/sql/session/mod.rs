@@ -21,6 +21,8 @@ use tokio::sync::Mutex as AsyncMutex;
 
 pub(super) use self::texts::tables;
 use self::texts::{Kind, Texts};
+use tenure_table::{FencingToken, GrantId, LockName, Mode, ModeSet};
+
 use super::address::Address;
 use super::fault::{Fault, What};
 use super::link::{Lent, Link};
@@ -31,12 +33,8 @@ use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Engine, EngineContext, Grant, Granted};
 use crate::engines::details::Ourselves;
 use crate::error::{AcquireError, InspectError, LostReason, ReleaseError, RenewError};
-use crate::ids::GrantId;
 use crate::info::LockInfo;
 use crate::lease::{Term, Ttl};
-use crate::mode::{Mode, ModeSet};
-use crate::name::LockName;
-use crate::token::FencingToken;
 
 /// The databases' timers are coarse.
 const MARGIN: Duration = Duration::from_millis(10);

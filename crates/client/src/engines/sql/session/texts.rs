@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use sqlx::Error;
+use tenure_table::{LockName, Mode};
 
 use crate::engine::{AcquireRequest, WaitUntil};
 use crate::engines::sql::address::Address;
 use crate::engines::sql::connection::{Row, Sql};
 use crate::engines::sql::dialect::hex;
 use crate::engines::sql::{Dialect, Recipe};
-use crate::mode::Mode;
-use crate::name::LockName;
 
 /// How long one statement waits for a lock. Then it is asked again: so it is noticed if the database is gone, and one who has gone away
 /// does not stand in the queue for longer.

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_table::{GrantId, LockName, Value};
+
 use super::book::{Answer, Ask, Book, PLACE_KEPT};
 use super::change::Change;
 use super::{MARGIN, TableEngine, milliseconds, term, token};
@@ -12,11 +14,8 @@ use crate::engines::sql::connection::Arg;
 use crate::engines::sql::fault::{Fault, What};
 use crate::engines::waiting::Waiter;
 use crate::error::AcquireError;
-use crate::ids::GrantId;
-use crate::name::LockName;
 use crate::random;
 use crate::sql::Dialect;
-use crate::value::Value;
 
 /// How often who waits looks by itself: those whose turn is next, and all others, who must not lose their places.
 const FIRST_LOOKS: Duration = Duration::from_secs(1);

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::ids::{GrantId, OwnerId};
-use crate::mode::Mode;
+use tenure_table::{GrantId, Mode, OwnerId};
 
 /// How long a place in the queue is kept for one who does not ask again (ms).
 pub(super) const PLACE_KEPT: i64 = 10_000;

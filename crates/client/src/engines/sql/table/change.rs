@@ -1,6 +1,7 @@
 //! How what is written down of a lock is read and changed: a transaction of two messages, with the lock's row locked in between.
 
 use sqlx::Error;
+use tenure_table::{GrantId, OwnerId};
 
 use super::TableEngine;
 use super::book::{Book, Holder, Waiter};
@@ -8,7 +9,6 @@ use super::texts::State;
 use crate::engines::sql::connection::{Arg, Connection, Row};
 use crate::engines::sql::link::Work;
 use crate::engines::sql::tables::{damaged, id};
-use crate::ids::{GrantId, OwnerId};
 use crate::sql::Dialect;
 
 /// A change of what is written down of a lock.

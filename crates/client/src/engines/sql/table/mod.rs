@@ -23,6 +23,8 @@ use self::change::{Change, Look};
 use self::ear::Ear;
 use self::texts::Texts;
 pub(super) use self::texts::tables;
+use tenure_table::{FencingToken, GrantId, LockName, ModeSet, Value};
+
 use super::address::Address;
 use super::connection::{Arg, Row};
 use super::fault::Fault;
@@ -37,14 +39,9 @@ use crate::error::{
     AcquireError, BreakError, InspectError, Lost, LostReason, ReleaseError, RememberError, RenewError,
     ValueError,
 };
-use crate::ids::GrantId;
 use crate::info::{LockInfo, Member};
 use crate::lease::{Term, Ttl};
-use crate::mode::ModeSet;
-use crate::name::LockName;
 use crate::random;
-use crate::token::FencingToken;
-use crate::value::Value;
 
 /// The database counts in milliseconds.
 const MARGIN: Duration = Duration::from_millis(1);

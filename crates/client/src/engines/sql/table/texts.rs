@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
+use tenure_table::GrantId;
+
 use super::book::{Book, Holder, Waiter};
 use crate::engines::sql::connection::Sql;
-use crate::ids::GrantId;
 use crate::sql::Dialect;
 
 /// What a lock's row says of its holders.

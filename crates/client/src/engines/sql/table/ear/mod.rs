@@ -13,14 +13,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::Error;
+use tenure_table::{GrantId, LockName};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::EngineContext;
 use crate::engines::sql::connection::Options;
 use crate::engines::sql::link::Link;
 use crate::engines::waiting::{Waiter, Waiting};
-use crate::ids::GrantId;
-use crate::name::LockName;
 use crate::random;
 
 /// The pauses before the connection is opened again: ever longer ones.

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use sqlx::Error;
 use sqlx::mysql::MySqlDatabaseError;
+use tenure_table::GrantId;
 
 use super::{Ear, QUIET, in_time};
 use crate::engines::sql::connection::Connection;
 use crate::engines::sql::tables::id;
-use crate::ids::GrantId;
 
 /// How long it waits for at the most (s): a connection that is gone is noticed then.
 const WAIT: u64 = 3;

@@ -2,9 +2,9 @@
 
 use sqlx::Error;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use tenure_table::GrantId;
 
 use super::{Ear, QUIET, in_time};
-use crate::ids::GrantId;
 
 impl Ear {
     /// Hears what is said on a channel of its own, until the connection ends.

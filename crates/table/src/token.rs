@@ -7,8 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Of two incompatible grants of a resource, the later has the larger token. Send it along with every write, and let
 /// whoever stores the data refuse a token that is smaller than the largest it has seen.
 ///
-/// A re-entered grant keeps its token. Fencing is for [`Mode::Pw`](crate::Mode::Pw) and
-/// [`Mode::Ex`](crate::Mode::Ex).
+/// A re-entered grant keeps its token. Fencing is for [`Mode::Pw`](crate::Mode::Pw) and [`Mode::Ex`](crate::Mode::Ex).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FencingToken(u64);

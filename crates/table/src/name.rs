@@ -3,19 +3,24 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+
+use compact_str::CompactString;
+use serde::{Deserialize, Serialize};
 
 /// The name of what is locked: 1 to 512 bytes of UTF-8 without control characters. A `/` makes a path, which
-/// [`Client::list`](crate::Client::list) can ask for by prefix.
+/// lists can be asked for by prefix.
 ///
 /// ```
-/// # use tenure::{LockName, NameError};
+/// # use tenure_table::{LockName, NameError};
 /// assert_eq!(LockName::parse("orders/42")?.as_str(), "orders/42");
 /// assert!(LockName::parse("").is_err());
 /// # Ok::<(), NameError>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LockName(Arc<str>);
+///
+/// Up to 24 bytes are kept without an allocation.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "CompactString")]
+pub struct LockName(CompactString);
 
 /// Why a text is not a [`LockName`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,6 +52,11 @@ impl LockName {
     /// Checks a text and makes it a name.
     pub fn parse(text: impl AsRef<str>) -> Result<Self, NameError> {
         let text = text.as_ref();
+        Self::check(text)?;
+        Ok(Self(text.into()))
+    }
+
+    fn check(text: &str) -> Result<(), NameError> {
         if text.is_empty() {
             return Err(NameError::Empty);
         }
@@ -56,7 +66,7 @@ impl LockName {
         if let Some((at, character)) = text.char_indices().find(|(_, c)| c.is_control()) {
             return Err(NameError::Control { character, at });
         }
-        Ok(Self(text.into()))
+        Ok(())
     }
 
     /// The name as text.
@@ -68,6 +78,15 @@ impl LockName {
 impl AsRef<str> for LockName {
     fn as_ref(&self) -> &str {
         &self.0
+    }
+}
+
+impl TryFrom<CompactString> for LockName {
+    type Error = NameError;
+
+    fn try_from(text: CompactString) -> Result<Self, NameError> {
+        Self::check(&text)?;
+        Ok(Self(text))
     }
 }
 

@@ -1,9 +1,10 @@
 //! The value block: up to 1 KiB that stays with a resource from holder to holder.
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 /// What the last writer left with the resource.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Value {
     /// The bytes; empty if nobody ever wrote any.
     pub bytes: Bytes,

@@ -1,0 +1,43 @@
+//! The lock table: a distributed lock manager as a pure state machine.
+//!
+//! [`Table::apply`] takes a [`Command`] and says what follows from it, as [`Effect`]s. There is no I/O, no clock and no
+//! randomness in it, and nothing depends on the order of a hash map: the same commands give the same effects and the same
+//! [hash](Table::state_hash) on every replica and in every simulation.
+//!
+//! ```
+//! use tenure_table::*;
+//!
+//! let mut table = Table::new(Limits::default());
+//! let session = SessionId::from_u128(1);
+//! let mut effects = Vec::new();
+//! table.apply(Command::OpenSession { session, ttl_ms: 30_000, label: None }, &mut effects);
+//! effects.clear();
+//!
+//! let acquire = Acquire::new(GrantId::from_u128(7), LockName::parse("orders/42")?, Mode::Ex);
+//! table.apply(Command::request(session, 1, Request::Acquire(acquire)), &mut effects);
+//! let Effect::Answer { outcome: Ok(Answer::Granted(granted)), .. } = &effects[0] else { panic!() };
+//! assert_eq!(granted.token, FencingToken::new(1));
+//! # Ok::<(), NameError>(())
+//! ```
+//!
+//! The rules, with their reasons, are in `docs/lock-table.md`; the bytes of a snapshot are in `docs/format.md`.
+
+mod command;
+mod effect;
+mod ids;
+mod limits;
+mod mode;
+mod name;
+mod token;
+mod value;
+
+pub use command::{Acquire, AcquireAll, Break, Command, Item, Request, Wait};
+pub use effect::{
+    Answer, CycleMember, Effect, Granted, LossReason, Outcome, Refusal, SessionEnd, SessionRefusal,
+};
+pub use ids::{GrantId, IdError, OwnerId, SessionId};
+pub use limits::Limits;
+pub use mode::{Mode, ModeError, ModeSet};
+pub use name::{LockName, NameError};
+pub use token::FencingToken;
+pub use value::Value;

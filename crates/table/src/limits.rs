@@ -1,0 +1,45 @@
+//! How much there may be of everything, as data: every replica must refuse the same requests, so the limits are a part of
+//! the state, and a [command](crate::Command::SetLimits) changes them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{LockName, Value};
+
+/// The limits of a table. What is beyond one of them is refused with an error of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Open sessions. Each costs the leader a timer.
+    pub sessions: u32,
+    /// Resources that are held, waited for, or remembered for their value or their last start. The bound on memory.
+    pub names: u32,
+    /// Locks that one session holds or waits for: how much work the end of a session is.
+    pub locks_per_session: u32,
+    /// Requests that wait for one resource. Beyond it, whoever comes is told at once and not after an hour.
+    pub waiters_per_resource: u32,
+    /// Locks in one request for several.
+    pub items_per_request: u32,
+    /// Answers that a session has not acknowledged: the memory of a client that only asks.
+    pub answers_per_session: u32,
+    /// Bytes of a name. At most [`LockName::MAX_BYTES`].
+    pub name_bytes: u32,
+    /// Bytes of a label.
+    pub label_bytes: u32,
+    /// Bytes of a value.
+    pub value_bytes: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            sessions: 100_000,
+            names: 10_000_000,
+            locks_per_session: 100_000,
+            waiters_per_resource: 100_000,
+            items_per_request: 256,
+            answers_per_session: 1_024,
+            name_bytes: LockName::MAX_BYTES as u32,
+            label_bytes: 256,
+            value_bytes: Value::MAX_BYTES as u32,
+        }
+    }
+}
