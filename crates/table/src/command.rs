@@ -41,17 +41,18 @@ pub enum Command {
         session: SessionId,
         /// Its number, larger than 0 and used once by the session. Numbers need not come in their order.
         number: u64,
-        /// The client has the answers to all its requests up to this number, and will not ask for them again.
+        /// The client has the answers to all its requests up to this number, except those that wait, and will not ask for them
+        /// again.
         seen: u64,
         /// What is asked for.
         request: Request,
     },
-    /// Says which answers a session has seen, without asking for anything.
+    /// Says that a session has seen the last answer to one request.
     Acknowledge {
         /// Whose.
         session: SessionId,
-        /// The answers up to this number.
-        seen: u64,
+        /// The request's number.
+        number: u64,
     },
     /// Ends the lock-delay that a dead grant left behind.
     EndDelay {
