@@ -9,23 +9,23 @@ macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(u128);
+        pub struct $name([u8; 16]);
 
         impl $name {
             /// A new one, drawn at random: for those who make requests, never for the table.
             #[cfg(feature = "random-ids")]
             pub fn random() -> Self {
-                Self(rand::random())
+                Self::from_u128(rand::random())
             }
 
             /// The one with these bits.
             pub const fn from_u128(bits: u128) -> Self {
-                Self(bits)
+                Self(bits.to_be_bytes())
             }
 
             /// Its bits.
             pub const fn as_u128(self) -> u128 {
-                self.0
+                u128::from_be_bytes(self.0)
             }
         }
 
@@ -33,7 +33,7 @@ macro_rules! id {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 const DIGITS: &[u8; 16] = b"0123456789abcdef";
                 let mut text = [0; 32];
-                for (two, byte) in text.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
+                for (two, byte) in text.chunks_exact_mut(2).zip(self.0) {
                     two.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
                 }
                 f.write_str(str::from_utf8(&text).expect("digits are text"))
@@ -52,7 +52,7 @@ macro_rules! id {
             fn from_str(text: &str) -> Result<Self, IdError> {
                 if text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit()) {
                     if let Ok(bits) = u128::from_str_radix(text, 16) {
-                        return Ok(Self(bits));
+                        return Ok(Self::from_u128(bits));
                     }
                 }
                 Err(IdError { what: $what, text: text.to_owned() })
@@ -64,7 +64,7 @@ macro_rules! id {
                 if serializer.is_human_readable() {
                     serializer.collect_str(self)
                 } else {
-                    self.0.to_be_bytes().serialize(serializer)
+                    self.0.serialize(serializer)
                 }
             }
         }
@@ -74,7 +74,7 @@ macro_rules! id {
                 if deserializer.is_human_readable() {
                     String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
                 } else {
-                    <[u8; 16]>::deserialize(deserializer).map(|bytes| Self(u128::from_be_bytes(bytes)))
+                    <[u8; 16]>::deserialize(deserializer).map(Self)
                 }
             }
         }

@@ -22,14 +22,28 @@
 //!
 //! The rules, with their reasons, are in `docs/lock-table.md`; the bytes of a snapshot are in `docs/format.md`.
 
+mod acquire;
+mod arena;
 mod command;
+mod convert;
+mod deadlock;
 mod effect;
 mod ids;
+mod index;
 mod limits;
+mod list;
+mod lock;
 mod mode;
 mod name;
+mod once;
+mod release;
+mod resource;
+mod serve;
+mod session;
+mod table;
 mod token;
 mod value;
+mod view;
 
 pub use command::{Acquire, AcquireAll, Break, Command, Item, Request, Wait};
 pub use effect::{
@@ -39,5 +53,7 @@ pub use ids::{GrantId, IdError, OwnerId, SessionId};
 pub use limits::Limits;
 pub use mode::{Mode, ModeError, ModeSet};
 pub use name::{LockName, NameError};
+pub use table::Table;
 pub use token::FencingToken;
 pub use value::Value;
+pub use view::{Behind, DelayView, HolderView, Link, ResourceView, SessionView, WaiterView};

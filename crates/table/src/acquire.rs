@@ -1,0 +1,268 @@
+//! How a lock is got: by re-entering, at once, or by standing in line; one, or several at one instant.
+
+use crate::arena::Place;
+use crate::lock::{Extras, Holder, Lock, Owner, Set};
+use crate::resource::Resource;
+use crate::session::Session;
+use crate::table::Table;
+use crate::{
+    Acquire, AcquireAll, Answer, FencingToken, Granted, Item, LockName, Mode, Outcome, OwnerId, Refusal, Wait,
+};
+
+/// What an owner that holds a resource can do with that.
+pub(crate) enum Own {
+    /// It holds nothing there.
+    Nothing,
+    /// A grant of it covers the mode; this is its token.
+    Covers(FencingToken),
+    /// It holds it in another mode.
+    Other(Mode),
+}
+
+impl Table {
+    pub(crate) fn acquire(&mut self, session: Place<Session>, number: u64, acquire: Acquire) -> Outcome {
+        let Acquire { grant, name, mode, owner, wait, label, lock_delay_ms, notify } = acquire;
+        self.check_label(label.as_ref())?;
+        self.check_name(&name)?;
+        if let Some(lock) = self.grants.find(&self.locks, &grant) {
+            let lock = &self.locks[lock];
+            let resource = &self.resources[lock.resource];
+            let same = lock.held
+                && *resource.name() == name
+                && lock.mode == mode
+                && lock.holder.is_some_and(|holder| {
+                    holder.session == session && self.owners[holder.owner].id() == owner
+                });
+            return if same {
+                Ok(Answer::Granted(Granted { token: lock.token, value: Some(resource.value()) }))
+            } else {
+                Err(Refusal::GrantTaken)
+            };
+        }
+        self.check_locks(session, 1)?;
+        let resource = self.resource(name)?;
+        let lock = Lock::new(grant, resource, None, mode, Extras::of(label, lock_delay_ms), notify);
+        let outcome = self.acquire_at(session, number, owner, lock, wait);
+        if outcome.is_err() {
+            self.touch(resource);
+        }
+        outcome
+    }
+
+    fn acquire_at(
+        &mut self,
+        session: Place<Session>,
+        number: u64,
+        owner: OwnerId,
+        mut lock: Lock,
+        wait: Wait,
+    ) -> Outcome {
+        let (resource, mode) = (lock.resource, lock.mode);
+        let known = self.owner_ids.find(&self.owners, &owner);
+        let token = match known.map_or(Own::Nothing, |owner| self.own(resource, owner, mode)) {
+            Own::Covers(token) => Some(token),
+            Own::Other(held) => {
+                let name = self.resources[resource].name().clone();
+                return Err(Refusal::NotCovered { name, held, asked: mode });
+            }
+            Own::Nothing => None,
+        };
+        let here = &self.resources[resource];
+        // An owner that is not known holds nothing, so that nothing here is its own.
+        let open = token.is_some()
+            || here.in_line() == 0
+                && match known {
+                    Some(owner) => here.fits(resource, &self.locks, &self.owners, owner, mode),
+                    None => here.fits_stranger(&self.locks, mode),
+                };
+        if !open {
+            if wait == Wait::Try {
+                return Err(Refusal::Busy { name: here.name().clone() });
+            }
+            self.check_waiters(resource)?;
+        }
+        let owner = known.unwrap_or_else(|| self.owner(owner));
+        lock.holder = Some(Holder { session, owner });
+        let lock = self.put_lock(lock);
+        if open {
+            let token = token.unwrap_or_else(|| self.next_token());
+            return Ok(Answer::Granted(self.stand(lock, token)));
+        }
+        let place = self.resources[resource].in_line();
+        let order = self.next_order();
+        let queued = self.enqueue(lock, mode, number, order);
+        if let Some(cycle) = self.deadlock(owner) {
+            self.dequeue(queued);
+            self.take_lock(lock);
+            return Err(Refusal::Deadlock { cycle });
+        }
+        self.note_waiting(session, number, place, queued);
+        self.note_wanting(resource, lock, mode);
+        Ok(Answer::Queued { place })
+    }
+
+    pub(crate) fn acquire_all(&mut self, session: Place<Session>, number: u64, all: AcquireAll) -> Outcome {
+        let AcquireAll { items, label, .. } = &all;
+        let limit = self.limits.items_per_request;
+        if items.is_empty() {
+            return Err(Refusal::NoNames);
+        }
+        if items.len() > limit as usize {
+            return Err(Refusal::TooManyItems { limit });
+        }
+        self.check_label(label.as_ref())?;
+        self.check_items(items)?;
+        self.check_locks(session, items.len())?;
+        let new = items.iter().filter(|item| self.names.find(&self.resources, &item.name).is_none()).count();
+        let limit = self.limits.names;
+        if self.resources.len() + new > limit as usize {
+            return Err(Refusal::TooManyNames { limit });
+        }
+        let mut resources = Vec::with_capacity(items.len());
+        for item in items {
+            resources.push(self.resource(item.name.clone())?);
+        }
+        let outcome = self.acquire_all_at(session, number, &all, &resources);
+        if outcome.is_err() {
+            resources.into_iter().for_each(|resource| self.touch(resource));
+        }
+        outcome
+    }
+
+    fn acquire_all_at(
+        &mut self,
+        session: Place<Session>,
+        number: u64,
+        all: &AcquireAll,
+        resources: &[Place<Resource>],
+    ) -> Outcome {
+        let AcquireAll { owner, items, wait, label, lock_delay_ms, notify } = all;
+        if let Some(owner) = self.owner_ids.find(&self.owners, owner) {
+            for (item, resource) in items.iter().zip(resources) {
+                if !matches!(self.own(*resource, owner, item.mode), Own::Nothing) {
+                    return Err(Refusal::AlreadyHeld { name: item.name.clone() });
+                }
+            }
+        }
+        let closed = items.iter().zip(resources).find(|(item, resource)| {
+            let here = &self.resources[**resource];
+            here.in_line() > 0 || !here.fits_stranger(&self.locks, item.mode)
+        });
+        if let Some((item, _)) = closed {
+            if *wait == Wait::Try {
+                return Err(Refusal::Busy { name: item.name.clone() });
+            }
+            resources.iter().try_for_each(|resource| self.check_waiters(*resource))?;
+        }
+        let open = closed.is_none();
+        let owner = self.owner(*owner);
+        let mut locks = Vec::with_capacity(items.len());
+        for (item, resource) in items.iter().zip(resources) {
+            let extras = Extras::of(label.clone(), *lock_delay_ms);
+            let holder = Some(Holder { session, owner });
+            locks.push(self.put_lock(Lock::new(item.grant, *resource, holder, item.mode, extras, *notify)));
+        }
+        if open {
+            let mut granted = Vec::with_capacity(locks.len());
+            for lock in locks {
+                let token = self.next_token();
+                granted.push(self.stand(lock, token));
+            }
+            return Ok(Answer::GrantedAll(granted.into()));
+        }
+        let place = self.resources[resources[0]].in_line();
+        let order = self.next_order();
+        let places: Vec<_> = locks
+            .iter()
+            .zip(items)
+            .map(|(lock, item)| self.enqueue(*lock, item.mode, number, order))
+            .collect();
+        let first = places[0];
+        let set = self.sets.put(Set { places: places.clone() });
+        for queued in places {
+            self.queued[queued].set = Some(set);
+        }
+        if let Some(cycle) = self.deadlock(owner) {
+            self.leave_line(first).into_iter().for_each(|lock| self.take_lock(lock));
+            return Err(Refusal::Deadlock { cycle });
+        }
+        self.note_waiting(session, number, place, first);
+        for (lock, resource) in locks.into_iter().zip(resources) {
+            self.note_wanting(*resource, lock, self.locks[lock].mode);
+        }
+        Ok(Answer::Queued { place })
+    }
+
+    /// What this owner holds there. The newest grant counts, since that is what a fence has seen.
+    pub(crate) fn own(&self, resource: Place<Resource>, owner: Place<Owner>, mode: Mode) -> Own {
+        let here = &self.resources[resource];
+        let (mut covering, mut newest) = (None, None);
+        for lock in here.held_by(resource, &self.locks, &self.owners, owner) {
+            newest = newest.max(Some((lock.token, lock.mode as usize)));
+            if lock.mode.covers(mode) {
+                covering = covering.max(Some(lock.token));
+            }
+        }
+        match (covering, newest) {
+            (Some(token), _) => Own::Covers(token),
+            (None, Some((_, mode))) => Own::Other(Mode::ALL[mode]),
+            (None, None) => Own::Nothing,
+        }
+    }
+
+    /// A lock stands from now on.
+    pub(crate) fn stand(&mut self, lock: Place<Lock>, token: FencingToken) -> Granted {
+        let it = &mut self.locks[lock];
+        (it.held, it.token, it.since_ms) = (true, token, self.now_ms);
+        let resource = it.resource;
+        self.note_granted(lock);
+        let here = &mut self.resources[resource];
+        here.add(&mut self.locks, lock);
+        Granted { token, value: Some(here.value()) }
+    }
+
+    pub(crate) const fn next_order(&mut self) -> u64 {
+        self.last_order += 1;
+        self.last_order
+    }
+
+    fn check_items(&self, items: &[Item]) -> Result<(), Refusal> {
+        for (at, item) in items.iter().enumerate() {
+            self.check_name(&item.name)?;
+            let before = &items[..at];
+            if before.iter().any(|other| other.name == item.name) {
+                return Err(Refusal::NamedTwice { name: item.name.clone() });
+            }
+            let taken = self.grants.find(&self.locks, &item.grant).is_some();
+            if taken || before.iter().any(|other| other.grant == item.grant) {
+                return Err(Refusal::GrantTaken);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_label(&self, label: Option<&compact_str::CompactString>) -> Result<(), Refusal> {
+        let limit = self.limits.label_bytes;
+        let fits = label.is_none_or(|label| label.len() <= limit as usize);
+        if fits { Ok(()) } else { Err(Refusal::LabelTooLong { limit }) }
+    }
+
+    fn check_name(&self, name: &LockName) -> Result<(), Refusal> {
+        let limit = self.limits.name_bytes;
+        let fits = name.as_str().len() <= limit as usize;
+        if fits { Ok(()) } else { Err(Refusal::NameTooLong { limit }) }
+    }
+
+    fn check_locks(&self, session: Place<Session>, more: usize) -> Result<(), Refusal> {
+        let limit = self.limits.locks_per_session;
+        let fits = self.sessions[session].lock_count as usize + more <= limit as usize;
+        if fits { Ok(()) } else { Err(Refusal::TooManyLocks { limit }) }
+    }
+
+    pub(crate) fn check_waiters(&self, resource: Place<Resource>) -> Result<(), Refusal> {
+        let limit = self.limits.waiters_per_resource;
+        let here = &self.resources[resource];
+        let fits = here.in_line() < limit;
+        if fits { Ok(()) } else { Err(Refusal::TooManyWaiters { name: here.name().clone(), limit }) }
+    }
+}

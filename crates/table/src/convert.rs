@@ -1,0 +1,75 @@
+//! How a grant gets another mode.
+
+use bytes::Bytes;
+
+use crate::arena::Place;
+use crate::lock::Lock;
+use crate::session::Session;
+use crate::table::Table;
+use crate::{Answer, GrantId, Granted, Mode, Outcome, Refusal, Wait};
+
+impl Table {
+    pub(crate) fn convert(
+        &mut self,
+        session: Place<Session>,
+        number: u64,
+        grant: GrantId,
+        to: Mode,
+        wait: Wait,
+        value: Option<Bytes>,
+    ) -> Outcome {
+        let lock = self.held(session, grant)?;
+        if self.locks[lock].queued.is_some() {
+            return Err(Refusal::Converting);
+        }
+        let (from, resource) = (self.locks[lock].mode, self.locks[lock].resource);
+        let owner = self.locks[lock].owner().expect("a lock of a session has an owner");
+        let down = from.covers(to);
+        if let Some(bytes) = value {
+            if !down {
+                return Err(Refusal::ValueOnTheWayUp);
+            }
+            self.check_value(from, &bytes)?;
+            self.write_value(resource, bytes);
+        }
+        let here = &self.resources[resource];
+        if here.fits(resource, &self.locks, &self.owners, owner, to) {
+            let others_wait = here.in_line() > 0;
+            let granted = self.change_mode(lock, to);
+            if !down && others_wait && !self.owners[owner].queued.is_empty() {
+                self.work.overtook = Some(owner);
+            }
+            return Ok(Answer::Granted(granted));
+        }
+        if wait == Wait::Try {
+            return Err(Refusal::Busy { name: here.name().clone() });
+        }
+        self.check_waiters(resource)?;
+        let place = here.more.as_ref().map_or(0, |more| more.converting_count);
+        let order = self.next_order();
+        let queued = self.enqueue(lock, to, number, order);
+        if let Some(cycle) = self.deadlock(owner) {
+            self.dequeue(queued);
+            self.touch(resource);
+            return Err(Refusal::Deadlock { cycle });
+        }
+        self.note_waiting(session, number, place, queued);
+        self.note_wanting(resource, lock, to);
+        Ok(Answer::Queued { place })
+    }
+
+    /// A lock stands in another mode from now on. A new token, unless the mode only gives something up: then whatever came in
+    /// between was compatible with it.
+    pub(crate) fn change_mode(&mut self, lock: Place<Lock>, to: Mode) -> Granted {
+        let (from, resource) = (self.locks[lock].mode, self.locks[lock].resource);
+        if !from.covers(to) {
+            self.locks[lock].token = self.next_token();
+        }
+        self.note_granted(lock);
+        let here = &mut self.resources[resource];
+        here.change(&mut self.locks, lock, to);
+        let value = to.covers(from).then(|| here.value());
+        self.touch(resource);
+        Granted { token: self.locks[lock].token, value }
+    }
+}

@@ -1,0 +1,305 @@
+//! Waits that would never end.
+//!
+//! A queued request waits for every other owner that holds its resource in a conflicting mode, and for every other owner that is
+//! ahead of it in line. To find out whether a cycle goes through an owner it is enough to follow the neighbours in line: who is
+//! ahead of the one ahead is reached through that one.
+//!
+//! Two searches take turns, each with as many steps as the other: whom do the owner's requests wait for, and who waits for the
+//! owner? The first that has nothing left to look at has shown that there is no cycle. So a long chain costs nothing to those who
+//! join it at either end, and an owner that holds nothing is never searched for.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use hashbrown::{HashMap, HashSet};
+
+use crate::arena::Place;
+use crate::lock::{Lock, Owner, Queued};
+use crate::resource::Resource;
+use crate::table::Table;
+use crate::{CycleMember, Effect, Mode, Refusal};
+
+/// So many steps each search has at first.
+const FIRST_STEPS: usize = 32;
+
+/// The search has used up its steps.
+struct OutOfSteps;
+
+/// What a search may still spend.
+struct Steps(usize);
+
+impl Steps {
+    fn take(&mut self) -> Result<(), OutOfSteps> {
+        self.0 = self.0.checked_sub(1).ok_or(OutOfSteps)?;
+        Ok(())
+    }
+}
+
+type Seen<T> = HashSet<T, FixedState>;
+
+impl Table {
+    /// The cycle that this owner's requests are in, if there is one.
+    pub(crate) fn deadlock(&self, owner: Place<Owner>) -> Option<Arc<[CycleMember]>> {
+        let requests: Vec<_> = self.owners[owner].queued.iter(&self.queued).collect();
+        self.cycle_through(owner, &requests)
+    }
+
+    /// Refuses the requests of this owner that cannot end, the youngest first, until all that are left can.
+    pub(crate) fn refuse_deadlocked(&mut self, owner: Place<Owner>, effects: &mut Vec<Effect>) {
+        let mut requests: Vec<Vec<Place<Queued>>> = Vec::new();
+        for queued in self.owners[owner].queued.iter(&self.queued) {
+            match requests.last_mut() {
+                Some(last) if self.queued[last[0]].order == self.queued[queued].order => last.push(queued),
+                _ => requests.push(vec![queued]),
+            }
+        }
+        for request in requests.into_iter().rev() {
+            if let Some(cycle) = self.cycle_through(owner, &request) {
+                self.refuse(request[0], Refusal::Deadlock { cycle }, effects);
+            }
+        }
+    }
+
+    /// The cycle that begins with one of these requests of this owner, if there is one.
+    fn cycle_through(&self, owner: Place<Owner>, requests: &[Place<Queued>]) -> Option<Arc<[CycleMember]>> {
+        let mut steps = FIRST_STEPS;
+        let closed = loop {
+            let of_waited_for = self.reaches(owner, requests, &mut Steps(steps));
+            if let Ok(closed) = of_waited_for.or_else(|_| self.is_reached(owner, requests, &mut Steps(steps)))
+            {
+                break closed;
+            }
+            steps *= 2;
+        };
+        closed.then(|| self.shortest_cycle(owner, requests))
+    }
+
+    fn owner_of(&self, queued: Place<Queued>) -> Place<Owner> {
+        self.locks[self.queued[queued].lock].owner().expect("only what has an owner waits")
+    }
+
+    /// Whether those whom these requests wait for, and so on, come to wait for this owner.
+    fn reaches(
+        &self,
+        goal: Place<Owner>,
+        requests: &[Place<Queued>],
+        steps: &mut Steps,
+    ) -> Result<bool, OutOfSteps> {
+        let mut seen = Seen::default();
+        let mut open: Vec<Place<Queued>> = requests.to_vec();
+        while let Some(queued) = open.pop() {
+            for blocker in self.nearest_blockers(queued, steps)? {
+                if blocker == goal {
+                    return Ok(true);
+                }
+                if seen.insert(blocker) {
+                    for next in self.owners[blocker].queued.iter(&self.queued) {
+                        steps.take()?;
+                        open.push(next);
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether those who wait for this owner, and so on, are waited for by these requests.
+    fn is_reached(
+        &self,
+        start: Place<Owner>,
+        requests: &[Place<Queued>],
+        steps: &mut Steps,
+    ) -> Result<bool, OutOfSteps> {
+        let mut seen = Seen::default();
+        seen.insert(start);
+        let mut open = vec![start];
+        while let Some(owner) = open.pop() {
+            let mut waiters = Vec::new();
+            for lock in self.owners[owner].locks.iter(&self.locks) {
+                steps.take()?;
+                self.first_behind(lock, &mut waiters, steps)?;
+            }
+            for queued in self.owners[owner].queued.iter(&self.queued) {
+                steps.take()?;
+                waiters.extend(self.next_in_line(queued, steps)?);
+            }
+            for queued in waiters {
+                let next = self.owner_of(queued);
+                if seen.insert(next) {
+                    open.push(next);
+                }
+            }
+        }
+        seen.remove(&start);
+        for queued in requests {
+            for blocker in self.nearest_blockers(*queued, steps)? {
+                if seen.contains(&blocker) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// The owners that a request waits for: those of conflicting locks, and the nearest one ahead, through whom the others are
+    /// reached.
+    fn nearest_blockers(
+        &self,
+        queued: Place<Queued>,
+        steps: &mut Steps,
+    ) -> Result<Vec<Place<Owner>>, OutOfSteps> {
+        let (mut blockers, owner) = (Vec::new(), self.owner_of(queued));
+        for ahead in self.ahead(queued) {
+            steps.take()?;
+            if self.owner_of(ahead) != owner {
+                blockers.push(self.owner_of(ahead));
+                break;
+            }
+        }
+        for lock in self.resource_of(queued).held.iter(&self.locks) {
+            steps.take()?;
+            blockers.extend(self.blocks(lock, queued));
+        }
+        Ok(blockers)
+    }
+
+    fn resource_of(&self, queued: Place<Queued>) -> &Resource {
+        &self.resources[self.locks[self.queued[queued].lock].resource]
+    }
+
+    /// The owner of a lock that stands in the way of a request.
+    fn blocks(&self, lock: Place<Lock>, queued: Place<Queued>) -> Option<Place<Owner>> {
+        let lock = &self.locks[lock];
+        let owner = lock.owner()?;
+        let conflicts = !lock.mode.compatible_with(self.queued[queued].mode);
+        (conflicts && owner != self.owner_of(queued)).then_some(owner)
+    }
+
+    /// Those ahead in line, the nearest first.
+    fn ahead(&self, queued: Place<Queued>) -> impl Iterator<Item = Place<Queued>> {
+        let more = self.resource_of(queued).more.as_ref().expect("where somebody waits, there is a line");
+        let converts = self.locks[self.queued[queued].lock].held;
+        let (line, before) =
+            if converts { (more.converting, None) } else { (more.waiting, more.converting.last()) };
+        let converting = more.converting;
+        line.before(&self.queued, queued).chain(
+            before
+                .into_iter()
+                .flat_map(move |last| std::iter::once(last).chain(converting.before(&self.queued, last))),
+        )
+    }
+
+    /// The first in line of another owner that conflicts with a lock: all behind that one wait for it anyway.
+    fn first_behind(
+        &self,
+        lock: Place<Lock>,
+        waiters: &mut Vec<Place<Queued>>,
+        steps: &mut Steps,
+    ) -> Result<(), OutOfSteps> {
+        let lock = &self.locks[lock];
+        let (Some(more), true) = (&self.resources[lock.resource].more, lock.held) else { return Ok(()) };
+        for queued in more.line(&self.queued) {
+            steps.take()?;
+            let conflicts = !lock.mode.compatible_with(self.queued[queued].mode);
+            if conflicts && Some(self.owner_of(queued)) != lock.owner() {
+                waiters.push(queued);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next in line of another owner.
+    fn next_in_line(
+        &self,
+        queued: Place<Queued>,
+        steps: &mut Steps,
+    ) -> Result<Option<Place<Queued>>, OutOfSteps> {
+        let more = self.resource_of(queued).more.as_ref().expect("where somebody waits, there is a line");
+        let converts = self.locks[self.queued[queued].lock].held;
+        let (mut at, line) = if converts {
+            (more.converting.after(&self.queued, queued).or(more.waiting.first()), more.converting)
+        } else {
+            (more.waiting.after(&self.queued, queued), more.waiting)
+        };
+        while let Some(next) = at {
+            steps.take()?;
+            if self.owner_of(next) != self.owner_of(queued) {
+                return Ok(Some(next));
+            }
+            let converts = self.locks[self.queued[next].lock].held;
+            at = line.after(&self.queued, next).or(if converts { more.waiting.first() } else { None });
+        }
+        Ok(None)
+    }
+
+    /// The shortest cycle that begins with one of these requests, of which it is known that there is one.
+    fn shortest_cycle(&self, owner: Place<Owner>, requests: &[Place<Queued>]) -> Arc<[CycleMember]> {
+        // How each owner was come to: the request that waits for it.
+        let mut from: HashMap<Place<Owner>, Place<Queued>, FixedState> = HashMap::default();
+        // What was looked at need not be looked at again: so much of the line, and the holders that conflict with this mode.
+        let mut looked: HashMap<Place<Resource>, u32, FixedState> = HashMap::default();
+        let mut held: Seen<(Place<Resource>, Mode)> = Seen::default();
+        let mut open: VecDeque<Place<Queued>> = requests.iter().copied().collect();
+        while let Some(queued) = open.pop_front() {
+            let resource = self.locks[self.queued[queued].lock].resource;
+            let mut blockers = Vec::new();
+            if held.insert((resource, self.queued[queued].mode)) {
+                let standing = self.resources[resource].held.iter(&self.locks);
+                blockers.extend(standing.filter_map(|lock| self.blocks(lock, queued)));
+            }
+            let (place, looked) = (self.place(queued), looked.entry(resource).or_default());
+            let more = self.resources[resource].more.as_ref();
+            let line = more.into_iter().flat_map(|more| more.line(&self.queued));
+            let ahead = line.take(place as usize).skip(*looked as usize);
+            blockers.extend(ahead.map(|ahead| self.owner_of(ahead)));
+            *looked = place.max(*looked);
+            for blocker in blockers.into_iter().filter(|blocker| *blocker != self.owner_of(queued)) {
+                if blocker == owner {
+                    return self.path(queued, owner, &from);
+                }
+                if !from.contains_key(&blocker) {
+                    from.insert(blocker, queued);
+                    open.extend(self.owners[blocker].queued.iter(&self.queued));
+                }
+            }
+        }
+        unreachable!("a cycle was found before");
+    }
+
+    /// The requests that lead from the owner to this one.
+    fn path(
+        &self,
+        last: Place<Queued>,
+        owner: Place<Owner>,
+        from: &HashMap<Place<Owner>, Place<Queued>, FixedState>,
+    ) -> Arc<[CycleMember]> {
+        let mut path = vec![self.cycle_member(last)];
+        let mut at = self.owner_of(last);
+        while at != owner {
+            let queued = from[&at];
+            path.push(self.cycle_member(queued));
+            at = self.owner_of(queued);
+        }
+        path.reverse();
+        path.into()
+    }
+
+    /// How many are ahead of a request.
+    pub(crate) fn place(&self, queued: Place<Queued>) -> u32 {
+        u32::try_from(self.ahead(queued).count()).expect("a line is shorter than its limit")
+    }
+
+    pub(crate) fn cycle_member(&self, queued: Place<Queued>) -> CycleMember {
+        let lock = &self.locks[self.queued[queued].lock];
+        CycleMember {
+            name: self.resources[lock.resource].name().clone(),
+            grant: lock.grant,
+            owner: self.owners[self.owner_of(queued)].id(),
+            mode: self.queued[queued].mode,
+            label: lock.label().cloned(),
+            place: self.place(queued),
+        }
+    }
+}

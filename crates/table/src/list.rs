@@ -1,0 +1,98 @@
+//! Lists that run through what they list, so that whatever is in one leaves it in constant time and without an allocation.
+
+use std::marker::PhantomData;
+
+use crate::arena::{Arena, Place};
+
+/// The ends of a list of `T`s. A `T` may be in several lists; `K` says which one is meant.
+#[derive(Debug)]
+pub(crate) struct List<T, K> {
+    head: Option<Place<T>>,
+    tail: Option<Place<T>>,
+    kind: PhantomData<fn() -> K>,
+}
+
+/// The neighbours in a list.
+#[derive(Debug)]
+pub(crate) struct Links<T> {
+    prev: Option<Place<T>>,
+    next: Option<Place<T>>,
+}
+
+/// What can be in a list of this kind.
+pub(crate) trait Linked<K>: Sized {
+    fn links(&self) -> &Links<Self>;
+    fn links_mut(&mut self) -> &mut Links<Self>;
+}
+
+impl<T> Default for Links<T> {
+    fn default() -> Self {
+        Self { prev: None, next: None }
+    }
+}
+
+impl<T, K> Default for List<T, K> {
+    fn default() -> Self {
+        Self { head: None, tail: None, kind: PhantomData }
+    }
+}
+
+impl<T, K> Clone for List<T, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, K> Copy for List<T, K> {}
+
+impl<T: Linked<K>, K> List<T, K> {
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.head.is_none()
+    }
+
+    pub(crate) const fn first(&self) -> Option<Place<T>> {
+        self.head
+    }
+
+    pub(crate) fn push(&mut self, arena: &mut Arena<T>, place: Place<T>) {
+        *arena[place].links_mut() = Links { prev: self.tail, next: None };
+        match self.tail {
+            Some(tail) => arena[tail].links_mut().next = Some(place),
+            None => self.head = Some(place),
+        }
+        self.tail = Some(place);
+    }
+
+    pub(crate) fn remove(&mut self, arena: &mut Arena<T>, place: Place<T>) {
+        let Links { prev, next } = std::mem::take(arena[place].links_mut());
+        match prev {
+            Some(prev) => arena[prev].links_mut().next = next,
+            None => self.head = next,
+        }
+        match next {
+            Some(next) => arena[next].links_mut().prev = prev,
+            None => self.tail = prev,
+        }
+    }
+
+    /// From the first to the last.
+    pub(crate) fn iter(self, arena: &Arena<T>) -> impl Iterator<Item = Place<T>> {
+        std::iter::successors(self.head, move |place| Linked::<K>::links(&arena[*place]).next)
+    }
+
+    /// From the one before `place` to the first.
+    pub(crate) fn before(self, arena: &Arena<T>, place: Place<T>) -> impl Iterator<Item = Place<T>> {
+        std::iter::successors(Linked::<K>::links(&arena[place]).prev, move |place| {
+            Linked::<K>::links(&arena[*place]).prev
+        })
+    }
+
+    pub(crate) fn last(&self) -> Option<Place<T>> {
+        self.tail
+    }
+
+    /// The one behind `place`.
+    pub(crate) fn after(self, arena: &Arena<T>, place: Place<T>) -> Option<Place<T>> {
+        Linked::<K>::links(&arena[place]).next
+    }
+}

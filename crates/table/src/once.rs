@@ -1,0 +1,101 @@
+//! What stays with a resource: its value, and when what it protects was last started; and the table's own time.
+
+use bytes::Bytes;
+
+use crate::arena::Place;
+use crate::resource::{Resource, StartNote};
+use crate::session::Session;
+use crate::table::Table;
+use crate::{Answer, GrantId, LockName, Mode, Outcome, Refusal, Value};
+
+impl Table {
+    pub(crate) fn set_value(&mut self, session: Place<Session>, grant: GrantId, bytes: Bytes) -> Outcome {
+        let lock = self.held(session, grant)?;
+        self.check_value(self.locks[lock].mode, &bytes)?;
+        self.write_value(self.locks[lock].resource, bytes);
+        Ok(Answer::Written)
+    }
+
+    pub(crate) fn check_value(&self, mode: Mode, bytes: &Bytes) -> Result<(), Refusal> {
+        let limit = self.limits.value_bytes;
+        if !mode.may_write() {
+            return Err(Refusal::MayNotWrite { mode });
+        }
+        if bytes.len() <= limit as usize { Ok(()) } else { Err(Refusal::ValueTooLong { limit }) }
+    }
+
+    pub(crate) fn write_value(&mut self, resource: Place<Resource>, bytes: Bytes) {
+        self.resources[resource].more(&self.locks).value = Value { bytes, in_doubt: false };
+        self.touch(resource);
+    }
+
+    /// A holder in this mode has died: it may have been about to write. Where there is no value, there is nothing to doubt.
+    pub(crate) fn doubt(&mut self, resource: Place<Resource>, mode: Mode) {
+        if let Some(more) = &mut self.resources[resource].more {
+            more.value.in_doubt |= mode.may_write() && !more.value.bytes.is_empty();
+        }
+    }
+
+    pub(crate) fn remember(
+        &mut self,
+        session: Place<Session>,
+        grant: GrantId,
+        ago_ms: u64,
+        window_ms: u64,
+    ) -> Outcome {
+        let lock = self.held(session, grant)?;
+        let resource = self.locks[lock].resource;
+        if let Some(last_ms) = self.started_ago(resource)
+            && last_ms < window_ms.max(ago_ms)
+        {
+            return Ok(Answer::AlreadyStarted { ago_ms: last_ms });
+        }
+        let at_ms = signed(self.now_ms).saturating_sub(signed(ago_ms));
+        let until_ms = at_ms.saturating_add(signed(window_ms));
+        self.note_start(resource, StartNote { at_ms, until_ms });
+        self.touch(resource);
+        Ok(Answer::Remembered)
+    }
+
+    pub(crate) fn note_start(&mut self, resource: Place<Resource>, note: StartNote) {
+        let here = &mut self.resources[resource];
+        let name = here.name().clone();
+        // One that is over already is not kept.
+        let new = (note.until_ms > signed(self.now_ms)).then_some(note);
+        let old = std::mem::replace(&mut here.more(&self.locks).start, new);
+        if let Some(old) = old {
+            self.starts.remove(&(old.until_ms, name.clone()));
+        }
+        if new.is_some() {
+            self.starts.insert((note.until_ms, name));
+        }
+    }
+
+    fn started_ago(&self, resource: Place<Resource>) -> Option<u64> {
+        let start = self.resources[resource].more.as_ref()?.start?;
+        Some(signed(self.now_ms).saturating_sub(start.at_ms).unsigned_abs())
+    }
+
+    /// How long ago the last start was that is remembered, if that is less than the window.
+    pub fn recall(&self, name: &LockName, window_ms: u64) -> Option<u64> {
+        let resource = self.names.find(&self.resources, name)?;
+        self.started_ago(resource).filter(|ago_ms| *ago_ms < window_ms)
+    }
+
+    pub(crate) fn advance_time(&mut self, to_ms: u64) {
+        self.now_ms = self.now_ms.max(to_ms);
+        while let Some((until_ms, _)) = self.starts.first()
+            && *until_ms <= signed(self.now_ms)
+        {
+            let (_, name) = self.starts.pop_first().expect("it was just seen");
+            let resource = self.names.find(&self.resources, &name).expect("a start keeps its resource");
+            self.resources[resource].more(&self.locks).start = None;
+            self.touch(resource);
+        }
+    }
+}
+
+/// Times are compared as signed numbers, since a start may lie before the table's beginning.
+pub(crate) fn signed(ms: u64) -> i64 {
+    i64::try_from(ms).unwrap_or(i64::MAX)
+}

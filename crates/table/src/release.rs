@@ -1,0 +1,173 @@
+//! How a lock is let go of: by its holder, by giving up a wait, by the end of its session, by an operator.
+
+use bytes::Bytes;
+
+use crate::arena::Place;
+use crate::lock::{Lock, Queued};
+use crate::session::Session;
+use crate::table::Table;
+use crate::{Answer, Break, Effect, GrantId, LockName, LossReason, Outcome, Refusal, SessionEnd, SessionId};
+
+impl Table {
+    pub(crate) fn release(
+        &mut self,
+        session: Place<Session>,
+        grant: GrantId,
+        value: Option<Bytes>,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        let lock = self.of_session(session, grant)?;
+        let Lock { resource, mode, held, queued, .. } = self.locks[lock];
+        if held && let Some(bytes) = value {
+            self.check_value(mode, &bytes)?;
+            self.write_value(resource, bytes);
+        }
+        if let Some(queued) = queued {
+            self.refuse(queued, Refusal::Cancelled, effects);
+        }
+        if held {
+            self.fall(lock);
+        }
+        Ok(Answer::Released)
+    }
+
+    pub(crate) fn cancel(
+        &mut self,
+        session: Place<Session>,
+        number: u64,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        let waiting = self.sessions[session].memory.waits(number).ok_or(Refusal::NotQueued)?;
+        self.refuse(waiting.queued, Refusal::Cancelled, effects);
+        Ok(Answer::Cancelled)
+    }
+
+    /// Ends a request that waits, and tells so.
+    pub(crate) fn refuse(&mut self, queued: Place<Queued>, refusal: Refusal, effects: &mut Vec<Effect>) {
+        let Queued { lock, number, .. } = self.queued[queued];
+        let session = self.locks[lock].holder.expect("only what is somebody's waits").session;
+        for lock in self.leave_line(queued) {
+            let Lock { resource, held, .. } = self.locks[lock];
+            if !held {
+                self.take_lock(lock);
+            }
+            self.touch(resource);
+        }
+        self.answer(session, number, Err(refusal), effects);
+    }
+
+    /// Takes a request out of line at all its resources, which are then to be touched; the locks that it was for.
+    pub(crate) fn leave_line(&mut self, queued: Place<Queued>) -> Vec<Place<Lock>> {
+        let places = match self.queued[queued].set {
+            Some(set) => self.sets.take(set).places,
+            None => vec![queued],
+        };
+        places.into_iter().map(|place| self.dequeue(place).lock).collect()
+    }
+
+    /// A lock stands no more. It must not be in line.
+    pub(crate) fn fall(&mut self, lock: Place<Lock>) {
+        let resource = self.locks[lock].resource;
+        self.resources[resource].remove(&mut self.locks, lock);
+        self.take_lock(lock);
+        self.touch(resource);
+    }
+
+    pub(crate) fn end_session(&mut self, id: SessionId, end: SessionEnd, effects: &mut Vec<Effect>) {
+        let Some(session) = self.session(id) else {
+            effects.push(Effect::SessionUnknown { session: id });
+            return;
+        };
+        let locks: Vec<_> = self.sessions[session].locks.iter(&self.locks).collect();
+        for lock in &locks {
+            if let Some(queued) = self.locks[*lock].queued {
+                self.leave_line(queued);
+            }
+        }
+        let resources: Vec<_> = locks.iter().map(|lock| self.locks[*lock].resource).collect();
+        let mut delayed = Vec::new();
+        for lock in locks {
+            let Lock { resource, mode, held, .. } = self.locks[lock];
+            if held && end == SessionEnd::Expired {
+                self.doubt(resource, mode);
+                if self.locks[lock].lock_delay_ms() > 0 {
+                    self.delay(lock);
+                    delayed.push(lock);
+                    continue;
+                }
+            }
+            if held {
+                self.resources[resource].remove(&mut self.locks, lock);
+            }
+            self.take_lock(lock);
+        }
+        self.session_ids.take(&mut self.sessions, session);
+
+        let name = |lock: &Lock| self.resources[lock.resource].name();
+        let delayed_locks = || delayed.iter().map(|lock| &self.locks[*lock]);
+        let mut delays: Vec<_> = delayed_locks().collect();
+        delays.sort_by(|a, b| (name(a), a.grant).cmp(&(name(b), b.grant)));
+        for lock in delays {
+            effects.push(Effect::Delay { grant: lock.grant, for_ms: lock.lock_delay_ms() });
+        }
+        effects.push(Effect::SessionEnded { session: id, end });
+
+        // Where nobody waits, the order cannot be seen, and one who had two locks of a resource is two who had it: it is touched
+        // once, since its `more` stays until it is served.
+        let (mut lines, quiet): (Vec<_>, Vec<_>) =
+            resources.into_iter().partition(|resource| self.resources[*resource].in_line() > 0);
+        quiet.into_iter().for_each(|resource| self.touch(resource));
+        lines.sort_by(|a, b| self.resources[*a].name().cmp(self.resources[*b].name()));
+        lines.into_iter().for_each(|resource| self.touch(resource));
+    }
+
+    /// Leaves a lock standing with nobody behind it.
+    fn delay(&mut self, lock: Place<Lock>) {
+        self.leave_holder(lock);
+        let resource = self.locks[lock].resource;
+        self.resources[resource].ignore(&self.locks[lock]);
+        let lock = &mut self.locks[lock];
+        (lock.since_ms, lock.notify, lock.let_go) = (self.now_ms, false, false);
+    }
+
+    pub(crate) fn end_delay(&mut self, grant: GrantId) {
+        if let Some(lock) = self.grants.find(&self.locks, &grant)
+            && self.locks[lock].holder.is_none()
+        {
+            self.fall(lock);
+        }
+    }
+
+    pub(crate) fn break_lock(&mut self, name: &LockName, how: Break, effects: &mut Vec<Effect>) -> Outcome {
+        let resource = self.names.find(&self.resources, name).ok_or(Refusal::NotHeld)?;
+        let standing: Vec<_> = self.resources[resource].held.iter(&self.locks).collect();
+        let (held, delays): (Vec<_>, Vec<_>) =
+            standing.into_iter().partition(|lock| self.locks[*lock].holder.is_some());
+        if held.is_empty() && (delays.is_empty() || how == Break::Ask) {
+            return Err(Refusal::NotHeld);
+        }
+        let broken = held.iter().map(|lock| self.locks[*lock].grant).collect();
+        for lock in held {
+            let holder = self.locks[lock].holder.expect("the others were set apart");
+            let (session, grant) = (self.sessions[holder.session].id(), self.locks[lock].grant);
+            match how {
+                Break::Ask => {
+                    self.locks[lock].let_go = true;
+                    effects.push(Effect::LetGo { session, grant });
+                }
+                Break::Force => {
+                    if let Some(queued) = self.locks[lock].queued {
+                        self.refuse(queued, Refusal::NotHeld, effects);
+                    }
+                    self.doubt(resource, self.locks[lock].mode);
+                    effects.push(Effect::Lost { session, grant, reason: LossReason::Broken });
+                    self.fall(lock);
+                }
+            }
+        }
+        if how == Break::Force {
+            delays.into_iter().for_each(|lock| self.fall(lock));
+        }
+        Ok(Answer::Broken(broken))
+    }
+}

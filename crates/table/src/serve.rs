@@ -1,0 +1,156 @@
+//! How lines are served, and how holders learn who waits.
+
+use crate::acquire::Own;
+use crate::arena::Place;
+use crate::lock::{Lock, Owner, Queued, Set};
+use crate::resource::Resource;
+use crate::table::Table;
+use crate::{Answer, Effect, FencingToken, Granted, Mode, Refusal};
+
+impl Table {
+    /// Grants what can be granted now, in line: conversions first, then waiters.
+    pub(crate) fn serve(&mut self, resource: Place<Resource>, effects: &mut Vec<Effect>) {
+        if let Some(more) = &mut self.resources[resource].more {
+            more.touched = false;
+        }
+        while let Some(first) = self.first_in_line(resource).filter(|first| self.fits_now(*first)) {
+            if self.locks[self.queued[first].lock].held {
+                self.grant_conversion(first, effects);
+            } else if let Some(set) = self.queued[first].set {
+                if !self.is_first_everywhere(set) {
+                    break;
+                }
+                self.grant_all(set, effects);
+            } else {
+                self.grant_waiter(first, None, effects);
+            }
+        }
+        self.resources[resource].tidy();
+        self.forget_idle(resource);
+    }
+
+    fn first_in_line(&self, resource: Place<Resource>) -> Option<Place<Queued>> {
+        let more = self.resources[resource].more.as_ref()?;
+        more.converting.first().or(more.waiting.first())
+    }
+
+    fn fits_now(&self, queued: Place<Queued>) -> bool {
+        let Queued { lock, mode, .. } = self.queued[queued];
+        let lock = &self.locks[lock];
+        let owner = lock.owner().expect("only what has an owner waits");
+        self.resources[lock.resource].fits(lock.resource, &self.locks, &self.owners, owner, mode)
+    }
+
+    fn is_first_everywhere(&self, set: Place<Set>) -> bool {
+        self.sets[set].places.iter().all(|place| {
+            let resource = self.locks[self.queued[*place].lock].resource;
+            self.first_in_line(resource) == Some(*place) && self.fits_now(*place)
+        })
+    }
+
+    fn grant_conversion(&mut self, first: Place<Queued>, effects: &mut Vec<Effect>) {
+        let Queued { lock, mode, number, .. } = self.dequeue(first);
+        let granted = self.change_mode(lock, mode);
+        let session = self.locks[lock].holder.expect("a conversion is somebody's").session;
+        self.answer(session, number, Ok(Answer::Granted(granted)), effects);
+    }
+
+    /// Grants a waiter, with a new token or with that of the grant that it re-enters.
+    fn grant_waiter(
+        &mut self,
+        queued: Place<Queued>,
+        token: Option<FencingToken>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Queued { lock, number, .. } = self.dequeue(queued);
+        let token = token.unwrap_or_else(|| self.next_token());
+        let granted = self.stand(lock, token);
+        let holder = self.locks[lock].holder.expect("a waiter is somebody");
+        self.answer(holder.session, number, Ok(Answer::Granted(granted)), effects);
+        self.settle(holder.owner, self.locks[lock].resource, effects);
+    }
+
+    fn grant_all(&mut self, set: Place<Set>, effects: &mut Vec<Effect>) {
+        let places = self.sets.take(set).places;
+        let Queued { lock, number, .. } = self.queued[places[0]];
+        let holder = self.locks[lock].holder.expect("a waiter is somebody");
+        let locks: Vec<_> = places.into_iter().map(|place| self.dequeue(place).lock).collect();
+        let mut granted: Vec<Granted> = Vec::with_capacity(locks.len());
+        for lock in &locks {
+            let token = self.next_token();
+            granted.push(self.stand(*lock, token));
+        }
+        self.answer(holder.session, number, Ok(Answer::GrantedAll(granted.into())), effects);
+        for lock in &locks {
+            self.touch(self.locks[*lock].resource);
+        }
+        for lock in &locks {
+            self.settle(holder.owner, self.locks[*lock].resource, effects);
+        }
+    }
+
+    /// An owner has got a resource: its other requests for it re-enter now, or never. Left in line, they would wait behind
+    /// those who wait for their owner.
+    fn settle(&mut self, owner: Place<Owner>, resource: Place<Resource>, effects: &mut Vec<Effect>) {
+        let waits_here = |queued: &Place<Queued>| {
+            let lock = &self.locks[self.queued[*queued].lock];
+            lock.resource == resource && !lock.held
+        };
+        let others: Vec<_> = self.owners[owner].queued.iter(&self.queued).filter(waits_here).collect();
+        for queued in others {
+            let name = self.resources[resource].name().clone();
+            let Queued { mode, set, .. } = self.queued[queued];
+            match self.own(resource, owner, mode) {
+                _ if set.is_some() => self.refuse(queued, Refusal::AlreadyHeld { name }, effects),
+                Own::Covers(token) => self.grant_waiter(queued, Some(token), effects),
+                Own::Other(held) => {
+                    self.refuse(queued, Refusal::NotCovered { name, held, asked: mode }, effects);
+                }
+                Own::Nothing => unreachable!("it has just got it"),
+            }
+        }
+    }
+
+    /// Somebody waits from now on.
+    pub(crate) fn note_wanting(&mut self, resource: Place<Resource>, lock: Place<Lock>, mode: Mode) {
+        let more = self.resources[resource].more.as_ref();
+        if more.is_some_and(|more| more.notified > 0 && more.wanted.of(mode) == 1) {
+            self.work.wanting.push((resource, lock, mode));
+        }
+    }
+
+    /// Somebody holds from now on, or in another mode.
+    pub(crate) fn note_granted(&mut self, lock: Place<Lock>) {
+        if self.locks[lock].notify {
+            self.work.granted.push(self.locks[lock].grant);
+        }
+    }
+
+    /// The last step of a command: tells those who want to know who waits behind them.
+    pub(crate) fn tell_holders(&mut self, effects: &mut Vec<Effect>) {
+        for (resource, waiter, mode) in std::mem::take(&mut self.work.wanting) {
+            for holder in self.resources[resource].held.iter(&self.locks).filter(|lock| *lock != waiter) {
+                self.tell(holder, mode, effects);
+            }
+        }
+        for grant in std::mem::take(&mut self.work.granted) {
+            let Some(holder) = self.grants.find(&self.locks, &grant) else { continue };
+            let more = self.resources[self.locks[holder].resource].more.as_ref();
+            for mode in more.into_iter().flat_map(|more| more.wanted.modes()) {
+                self.tell(holder, mode, effects);
+            }
+        }
+    }
+
+    fn tell(&self, lock: Place<Lock>, mode: Mode, effects: &mut Vec<Effect>) {
+        let lock = &self.locks[lock];
+        if let Some(holder) = lock.holder
+            && lock.held
+            && lock.notify
+            && !lock.mode.compatible_with(mode)
+        {
+            let session = self.sessions[holder.session].id();
+            effects.push(Effect::Wanted { session, grant: lock.grant, mode });
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! A session, and the answers that it has not acknowledged: what makes a request that comes twice be done once.
+
+use std::collections::VecDeque;
+
+use compact_str::CompactString;
+
+use crate::arena::Place;
+use crate::index::Keyed;
+use crate::list::List;
+use crate::lock::{Lock, OfSession, Queued};
+use crate::{Answer, Outcome, Refusal, SessionId};
+
+/// The liveness of a client.
+#[derive(Debug)]
+pub(crate) struct Session {
+    id: SessionId,
+    pub(crate) epoch: u64,
+    pub(crate) ttl_ms: u64,
+    pub(crate) label: Option<CompactString>,
+    pub(crate) locks: List<Lock, OfSession>,
+    pub(crate) lock_count: u32,
+    pub(crate) memory: Memory,
+}
+
+/// What a session's requests were answered.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// The client has seen the answers up to this number, but for those that wait and those that come late.
+    pub(crate) floor: u64,
+    /// Last answers to numbers above the floor, in the order of the numbers.
+    pub(crate) answers: VecDeque<(u64, Outcome)>,
+    /// Last answers to numbers up to the floor: those requests waited when the floor was raised. In the order of the numbers.
+    pub(crate) late: Vec<(u64, Outcome)>,
+    /// Requests that wait, in the order of their numbers.
+    pub(crate) waiting: Vec<Waiting>,
+}
+
+/// A request that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub(crate) number: u64,
+    /// What was ahead of it when it queued, to be told again.
+    pub(crate) place: u32,
+    /// Its place in line; of several, the first.
+    pub(crate) queued: Place<Queued>,
+}
+
+impl Session {
+    pub(crate) fn new(id: SessionId, epoch: u64, ttl_ms: u64, label: Option<CompactString>) -> Self {
+        Self { id, epoch, ttl_ms, label, locks: List::default(), lock_count: 0, memory: Memory::default() }
+    }
+
+    pub(crate) const fn id(&self) -> SessionId {
+        self.id
+    }
+}
+
+impl Keyed for Session {
+    type Key = SessionId;
+
+    fn key(&self) -> &SessionId {
+        &self.id
+    }
+}
+
+impl Memory {
+    /// The client has seen all answers up to this number.
+    pub(crate) fn seen(&mut self, number: u64) {
+        while self.answers.front().is_some_and(|(answered, _)| *answered <= number) {
+            self.answers.pop_front();
+        }
+        self.floor = self.floor.max(number);
+    }
+
+    /// The client has seen the last answer to this number.
+    pub(crate) fn seen_one(&mut self, number: u64) {
+        if let Ok(at) = self.late.binary_search_by_key(&number, |(answered, _)| *answered) {
+            drop(self.late.remove(at));
+        }
+    }
+
+    /// What is to be said to a number that is not new.
+    pub(crate) fn repeat(&self, number: u64) -> Option<Outcome> {
+        if number > self.floor {
+            // Numbers come in their order, but for what was sent again.
+            if self.answers.back().is_none_or(|(last, _)| *last < number)
+                && self.waiting.last().is_none_or(|last| last.number < number)
+            {
+                return None;
+            }
+            if let Ok(at) = self.answers.binary_search_by_key(&number, |(answered, _)| *answered) {
+                return Some(self.answers[at].1.clone());
+            }
+        }
+        if let Some(waiting) = self.waits(number) {
+            return Some(Ok(Answer::Queued { place: waiting.place }));
+        }
+        if number > self.floor {
+            return None;
+        }
+        let late = self.late.binary_search_by_key(&number, |(answered, _)| *answered);
+        Some(late.map_or(Err(Refusal::Forgotten), |at| self.late[at].1.clone()))
+    }
+
+    pub(crate) fn waits(&self, number: u64) -> Option<&Waiting> {
+        let at = self.waiting.binary_search_by_key(&number, |waiting| waiting.number).ok()?;
+        Some(&self.waiting[at])
+    }
+
+    /// How many last answers are kept.
+    pub(crate) fn kept(&self) -> usize {
+        self.answers.len() + self.late.len()
+    }
+
+    pub(crate) fn wait(&mut self, waiting: Waiting) {
+        let at = self.waiting.partition_point(|other| other.number < waiting.number);
+        self.waiting.insert(at, waiting);
+    }
+
+    /// The last answer to a number.
+    pub(crate) fn keep(&mut self, number: u64, outcome: Outcome) {
+        if let Ok(at) = self.waiting.binary_search_by_key(&number, |waiting| waiting.number) {
+            self.waiting.remove(at);
+        }
+        if number <= self.floor {
+            let at = self.late.partition_point(|(answered, _)| *answered < number);
+            self.late.insert(at, (number, outcome));
+        } else if self.answers.back().is_none_or(|(last, _)| *last < number) {
+            self.answers.push_back((number, outcome));
+        } else {
+            let at = self.answers.partition_point(|(answered, _)| *answered < number);
+            self.answers.insert(at, (number, outcome));
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! The table: what there is of everything, and how a command is carried out.
+//!
+//! A command is carried out in four steps, always in this order: what it asks for is done and answered; requests that have become
+//! impossible by it are refused; the lines of all resources that it touched are served; holders are told who waits behind them.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+
+use foldhash::fast::FixedState;
+
+use crate::arena::{Arena, Place};
+use crate::index::Index;
+use crate::lock::{Holder, Lock, Owner, Queued, Set};
+use crate::resource::Resource;
+use crate::session::{Session, Waiting};
+use crate::{
+    Answer, Command, Effect, FencingToken, GrantId, Limits, LockName, Mode, Outcome, OwnerId, Refusal,
+    Request, SessionEnd, SessionId, SessionRefusal,
+};
+
+/// A lock manager, as a pure state machine.
+#[derive(Debug)]
+pub struct Table {
+    pub(crate) limits: Limits,
+    pub(crate) now_ms: u64,
+    pub(crate) last_token: u64,
+    /// The number of the request that queued last.
+    pub(crate) last_order: u64,
+    pub(crate) sessions: Arena<Session>,
+    pub(crate) session_ids: Index<Session>,
+    pub(crate) resources: Arena<Resource>,
+    pub(crate) names: Index<Resource>,
+    pub(crate) locks: Arena<Lock>,
+    pub(crate) grants: Index<Lock>,
+    pub(crate) owners: Arena<Owner>,
+    pub(crate) owner_ids: Index<Owner>,
+    pub(crate) queued: Arena<Queued>,
+    pub(crate) sets: Arena<Set>,
+    /// Resources that remember a start, by when it may be forgotten.
+    pub(crate) starts: BTreeSet<(i64, LockName)>,
+    pub(crate) work: Work,
+}
+
+/// What a command has left to do. Empty between commands; kept for its memory.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    /// Resources to be served.
+    pub(crate) serve: VecDeque<Place<Resource>>,
+    /// What has just queued, and was the first to want its mode.
+    pub(crate) wanting: Vec<(Place<Resource>, Place<Lock>, Mode)>,
+    /// What was just granted to holders that want to be told who waits.
+    pub(crate) granted: Vec<GrantId>,
+    /// An owner that has got a mode over the heads of others who wait.
+    pub(crate) overtook: Option<Place<Owner>>,
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new(limits: Limits) -> Self {
+        Self::with_seed(limits, RandomState::new().hash_one(0))
+    }
+
+    /// An empty table whose hash maps are seeded with this. Nothing that a table does depends on it.
+    pub fn with_seed(limits: Limits, seed: u64) -> Self {
+        let hasher = FixedState::with_seed(seed);
+        Self {
+            limits,
+            now_ms: 0,
+            last_token: 0,
+            last_order: 0,
+            sessions: Arena::new(),
+            session_ids: Index::new(hasher.clone()),
+            resources: Arena::new(),
+            names: Index::new(hasher.clone()),
+            locks: Arena::new(),
+            grants: Index::new(hasher.clone()),
+            owners: Arena::new(),
+            owner_ids: Index::new(hasher),
+            queued: Arena::new(),
+            sets: Arena::new(),
+            starts: BTreeSet::new(),
+            work: Work::default(),
+        }
+    }
+
+    /// Carries out a command, and appends what follows from it.
+    pub fn apply(&mut self, command: Command, effects: &mut Vec<Effect>) {
+        match command {
+            Command::OpenSession { session, ttl_ms, label } => {
+                effects.push(self.open_session(session, ttl_ms, label));
+            }
+            Command::KeepSession { session } => effects.push(self.keep_session(session)),
+            Command::CloseSession { session } => self.end_session(session, SessionEnd::Closed, effects),
+            Command::ExpireSession { session, epoch } => match self.session(session) {
+                Some(place) if self.sessions[place].epoch != epoch => {
+                    effects.push(Effect::SessionOpen { session, epoch: self.sessions[place].epoch });
+                }
+                _ => self.end_session(session, SessionEnd::Expired, effects),
+            },
+            Command::Request { session, number, seen, request } => {
+                self.request(session, number, seen, request, effects);
+            }
+            Command::Acknowledge { session, number } => {
+                if let Some(place) = self.session(session) {
+                    self.sessions[place].memory.seen_one(number);
+                }
+            }
+            Command::EndDelay { grant } => self.end_delay(grant),
+            Command::AdvanceTime { to_ms } => self.advance_time(to_ms),
+            Command::SetLimits(limits) => self.limits = limits,
+        }
+        self.finish(effects);
+    }
+
+    /// What is the same for all commands.
+    fn finish(&mut self, effects: &mut Vec<Effect>) {
+        if let Some(owner) = self.work.overtook.take() {
+            self.refuse_deadlocked(owner, effects);
+        }
+        while let Some(resource) = self.work.serve.pop_front() {
+            self.serve(resource, effects);
+        }
+        self.tell_holders(effects);
+    }
+
+    fn request(
+        &mut self,
+        session: SessionId,
+        number: u64,
+        seen: u64,
+        request: Request,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(place) = self.session(session) else {
+            effects.push(Effect::Answer { session, number, outcome: Err(Refusal::NoSession) });
+            return;
+        };
+        let memory = &mut self.sessions[place].memory;
+        memory.seen(seen);
+        if let Some(outcome) = memory.repeat(number) {
+            effects.push(Effect::Answer { session, number, outcome });
+            return;
+        }
+        let limit = self.limits.answers_per_session;
+        if memory.kept() >= limit as usize {
+            effects.push(Effect::Answer { session, number, outcome: Err(Refusal::TooManyAnswers { limit }) });
+            return;
+        }
+        let outcome = match request {
+            Request::Acquire(acquire) => self.acquire(place, number, acquire),
+            Request::AcquireAll(all) => self.acquire_all(place, number, all),
+            Request::Convert { grant, to, wait, value } => {
+                self.convert(place, number, grant, to, wait, value)
+            }
+            Request::Release { grant, value } => self.release(place, grant, value, effects),
+            Request::Cancel { number } => self.cancel(place, number, effects),
+            Request::SetValue { grant, bytes } => self.set_value(place, grant, bytes),
+            Request::Remember { grant, ago_ms, window_ms } => self.remember(place, grant, ago_ms, window_ms),
+            Request::Break { name, how } => self.break_lock(&name, how, effects),
+        };
+        self.answer(place, number, outcome, effects);
+    }
+
+    /// Answers a request, for the last time unless it queues.
+    pub(crate) fn answer(
+        &mut self,
+        session: Place<Session>,
+        number: u64,
+        outcome: Outcome,
+        effects: &mut Vec<Effect>,
+    ) {
+        let session = &mut self.sessions[session];
+        if !matches!(outcome, Ok(Answer::Queued { .. })) {
+            session.memory.keep(number, outcome.clone());
+        }
+        effects.push(Effect::Answer { session: session.id(), number, outcome });
+    }
+
+    fn open_session(
+        &mut self,
+        session: SessionId,
+        ttl_ms: u64,
+        label: Option<compact_str::CompactString>,
+    ) -> Effect {
+        if let Some(place) = self.session(session) {
+            return Effect::SessionOpen { session, epoch: self.sessions[place].epoch };
+        }
+        let limit = self.limits.label_bytes;
+        if label.as_ref().is_some_and(|label| label.len() > limit as usize) {
+            return Effect::SessionRefused { session, why: SessionRefusal::LabelTooLong { limit } };
+        }
+        let limit = self.limits.sessions;
+        if self.sessions.len() >= limit as usize {
+            return Effect::SessionRefused { session, why: SessionRefusal::TooManySessions { limit } };
+        }
+        self.session_ids.put(&mut self.sessions, Session::new(session, 1, ttl_ms, label));
+        Effect::SessionOpen { session, epoch: 1 }
+    }
+
+    fn keep_session(&mut self, session: SessionId) -> Effect {
+        let Some(place) = self.session(session) else { return Effect::SessionUnknown { session } };
+        self.sessions[place].epoch += 1;
+        Effect::SessionOpen { session, epoch: self.sessions[place].epoch }
+    }
+
+    pub(crate) fn session(&self, id: SessionId) -> Option<Place<Session>> {
+        self.session_ids.find(&self.sessions, &id)
+    }
+
+    /// A grant of this session that stands.
+    pub(crate) fn held(&self, session: Place<Session>, grant: GrantId) -> Result<Place<Lock>, Refusal> {
+        let lock = self.of_session(session, grant)?;
+        if self.locks[lock].held { Ok(lock) } else { Err(Refusal::NotHeld) }
+    }
+
+    /// A grant of this session, also one that only waits.
+    pub(crate) fn of_session(&self, session: Place<Session>, grant: GrantId) -> Result<Place<Lock>, Refusal> {
+        let lock = self.grants.find(&self.locks, &grant).ok_or(Refusal::NotHeld)?;
+        let ours = self.locks[lock].holder.is_some_and(|holder| holder.session == session);
+        if ours { Ok(lock) } else { Err(Refusal::NotHeld) }
+    }
+
+    /// The resource of this name, made if it is not there. If nothing comes of it, it must be [touched](Self::touch).
+    pub(crate) fn resource(&mut self, name: LockName) -> Result<Place<Resource>, Refusal> {
+        if let Some(resource) = self.names.find(&self.resources, &name) {
+            return Ok(resource);
+        }
+        let limit = self.limits.names;
+        if self.resources.len() >= limit as usize {
+            return Err(Refusal::TooManyNames { limit });
+        }
+        Ok(self.names.put(&mut self.resources, Resource::new(name)))
+    }
+
+    pub(crate) fn owner(&mut self, id: OwnerId) -> Place<Owner> {
+        match self.owner_ids.find(&self.owners, &id) {
+            Some(owner) => owner,
+            None => self.owner_ids.put(&mut self.owners, Owner::new(id)),
+        }
+    }
+
+    /// Something has left a resource: it is served before the command is done, and forgotten if there is nothing to it.
+    pub(crate) fn touch(&mut self, resource: Place<Resource>) {
+        match &mut self.resources[resource].more {
+            Some(more) if more.touched => {}
+            Some(more) => {
+                more.touched = true;
+                self.work.serve.push_back(resource);
+            }
+            None => self.forget_idle(resource),
+        }
+    }
+
+    pub(crate) fn forget_idle(&mut self, resource: Place<Resource>) {
+        if self.resources[resource].is_idle() {
+            self.names.take(&mut self.resources, resource);
+        }
+    }
+
+    pub(crate) const fn next_token(&mut self) -> FencingToken {
+        self.last_token += 1;
+        FencingToken::new(self.last_token)
+    }
+
+    /// A lock that is neither held nor in line yet.
+    pub(crate) fn put_lock(&mut self, lock: Lock) -> Place<Lock> {
+        let holder = lock.holder;
+        let place = self.grants.put(&mut self.locks, lock);
+        if let Some(Holder { session, owner }) = holder {
+            let session = &mut self.sessions[session];
+            session.locks.push(&mut self.locks, place);
+            session.lock_count += 1;
+            let owner = &mut self.owners[owner];
+            owner.locks.push(&mut self.locks, place);
+            owner.lock_count += 1;
+        }
+        place
+    }
+
+    /// A lock that is neither held nor in line any more.
+    pub(crate) fn take_lock(&mut self, place: Place<Lock>) {
+        self.leave_holder(place);
+        let lock = self.grants.take(&mut self.locks, place);
+        debug_assert!(lock.queued.is_none());
+    }
+
+    /// A lock that is nobody's from now on.
+    pub(crate) fn leave_holder(&mut self, place: Place<Lock>) {
+        let Some(Holder { session, owner }) = self.locks[place].holder.take() else { return };
+        let of = &mut self.sessions[session];
+        of.locks.remove(&mut self.locks, place);
+        of.lock_count -= 1;
+        let of = &mut self.owners[owner];
+        of.locks.remove(&mut self.locks, place);
+        of.lock_count -= 1;
+        if of.lock_count == 0 {
+            self.owner_ids.take(&mut self.owners, owner);
+        }
+    }
+
+    /// Puts a lock in line: at the end of the waiters, or of the conversions if it is held.
+    pub(crate) fn enqueue(
+        &mut self,
+        lock: Place<Lock>,
+        mode: Mode,
+        number: u64,
+        order: u64,
+    ) -> Place<Queued> {
+        let place = self.queued.put(Queued::new(lock, mode, number, order, self.now_ms));
+        self.stand_in_line(place);
+        place
+    }
+
+    /// Gives what is queued its place in the resource's line and among its owner's requests.
+    pub(crate) fn stand_in_line(&mut self, place: Place<Queued>) {
+        let (lock, mode) = (self.queued[place].lock, self.queued[place].mode);
+        let locks = &mut self.locks;
+        locks[lock].queued = Some(place);
+        let owner = locks[lock].owner().expect("only what has an owner waits");
+        self.owners[owner].queued.push(&mut self.queued, place);
+        let (held, resource) = (locks[lock].held, locks[lock].resource);
+        let more = self.resources[resource].more(locks);
+        more.wanted.add(mode);
+        if held {
+            more.converting.push(&mut self.queued, place);
+            more.converting_count += 1;
+        } else {
+            more.waiting.push(&mut self.queued, place);
+            more.waiting_count += 1;
+        }
+    }
+
+    /// Takes a lock out of line.
+    pub(crate) fn dequeue(&mut self, place: Place<Queued>) -> Queued {
+        let (lock, mode) = (self.queued[place].lock, self.queued[place].mode);
+        self.locks[lock].queued = None;
+        let owner = self.locks[lock].owner().expect("only what has an owner waits");
+        self.owners[owner].queued.remove(&mut self.queued, place);
+        let (held, resource) = (self.locks[lock].held, self.locks[lock].resource);
+        let more = self.resources[resource].more(&self.locks);
+        more.wanted.subtract(mode);
+        if held {
+            more.converting.remove(&mut self.queued, place);
+            more.converting_count -= 1;
+        } else {
+            more.waiting.remove(&mut self.queued, place);
+            more.waiting_count -= 1;
+        }
+        self.queued.take(place)
+    }
+
+    /// Notes down that a request waits.
+    pub(crate) fn note_waiting(
+        &mut self,
+        session: Place<Session>,
+        number: u64,
+        place: u32,
+        queued: Place<Queued>,
+    ) {
+        self.sessions[session].memory.wait(Waiting { number, place, queued });
+    }
+
+    /// The limits.
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The table's time.
+    pub const fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// The token of the last grant that took a new one.
+    pub const fn last_token(&self) -> FencingToken {
+        FencingToken::new(self.last_token)
+    }
+}
