@@ -18,7 +18,7 @@ use crate::arena::Place;
 use crate::lock::{Lock, Owner, Queued};
 use crate::resource::Resource;
 use crate::table::Table;
-use crate::{CycleMember, Effect, Mode, Refusal};
+use crate::{Behind, CycleMember, Effect, Mode, Refusal};
 
 /// So many steps each search has at first.
 const FIRST_STEPS: usize = 32;
@@ -232,6 +232,35 @@ impl Table {
             at = line.after(&self.queued, next).or(if converts { more.waiting.first() } else { None });
         }
         Ok(None)
+    }
+
+    /// The first that a request waits for, and the owner of that.
+    pub(crate) fn behind(&self, queued: Place<Queued>) -> (Behind, Option<Place<Owner>>) {
+        let standing = || self.resource_of(queued).held.iter(&self.locks);
+        let conflicts = |lock: &Place<Lock>| {
+            let (lock, queued) = (&self.locks[*lock], &self.queued[queued]);
+            !lock.mode.compatible_with(queued.mode)
+        };
+        if let Some((lock, owner)) = standing().find_map(|lock| Some((lock, self.blocks(lock, queued)?))) {
+            let holder = self.locks[lock].holder.expect("what blocks has an owner");
+            return (Behind::Holder(self.holder_view(lock, holder)), Some(owner));
+        }
+        let delay = standing().find(|lock| self.locks[*lock].holder.is_none() && conflicts(lock));
+        if let Some(delay) = delay {
+            return (Behind::Delay(self.delay_view(delay)), None);
+        }
+        let others = self.ahead(queued).filter(|ahead| self.owner_of(*ahead) != self.owner_of(queued));
+        match others.last() {
+            Some(first) => (Behind::Ahead(self.cycle_member(first)), Some(self.owner_of(first))),
+            None => (Behind::Itself, None),
+        }
+    }
+
+    /// The place in line at which a request for several locks waits for somebody else.
+    pub(crate) fn set_closed_at(&self, queued: Place<Queued>) -> Option<Place<Queued>> {
+        let set = self.queued[queued].set?;
+        let places = self.sets[set].places.iter().copied();
+        places.into_iter().find(|place| !matches!(self.behind(*place).0, Behind::Itself))
     }
 
     /// The shortest cycle that begins with one of these requests, of which it is known that there is one.

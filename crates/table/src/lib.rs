@@ -24,6 +24,7 @@
 
 mod acquire;
 mod arena;
+mod check;
 mod command;
 mod convert;
 mod deadlock;
@@ -40,6 +41,7 @@ mod release;
 mod resource;
 mod serve;
 mod session;
+mod snapshot;
 mod table;
 mod token;
 mod value;
@@ -53,6 +55,7 @@ pub use ids::{GrantId, IdError, OwnerId, SessionId};
 pub use limits::Limits;
 pub use mode::{Mode, ModeError, ModeSet};
 pub use name::{LockName, NameError};
+pub use snapshot::{SnapshotError, StateHash};
 pub use table::Table;
 pub use token::FencingToken;
 pub use value::Value;

@@ -71,7 +71,7 @@ impl Table {
         }
     }
 
-    fn started_ago(&self, resource: Place<Resource>) -> Option<u64> {
+    pub(crate) fn started_ago(&self, resource: Place<Resource>) -> Option<u64> {
         let start = self.resources[resource].more.as_ref()?.start?;
         Some(signed(self.now_ms).saturating_sub(start.at_ms).unsigned_abs())
     }

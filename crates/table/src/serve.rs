@@ -29,19 +29,19 @@ impl Table {
         self.forget_idle(resource);
     }
 
-    fn first_in_line(&self, resource: Place<Resource>) -> Option<Place<Queued>> {
+    pub(crate) fn first_in_line(&self, resource: Place<Resource>) -> Option<Place<Queued>> {
         let more = self.resources[resource].more.as_ref()?;
         more.converting.first().or(more.waiting.first())
     }
 
-    fn fits_now(&self, queued: Place<Queued>) -> bool {
+    pub(crate) fn fits_now(&self, queued: Place<Queued>) -> bool {
         let Queued { lock, mode, .. } = self.queued[queued];
         let lock = &self.locks[lock];
         let owner = lock.owner().expect("only what has an owner waits");
         self.resources[lock.resource].fits(lock.resource, &self.locks, &self.owners, owner, mode)
     }
 
-    fn is_first_everywhere(&self, set: Place<Set>) -> bool {
+    pub(crate) fn is_first_everywhere(&self, set: Place<Set>) -> bool {
         self.sets[set].places.iter().all(|place| {
             let resource = self.locks[self.queued[*place].lock].resource;
             self.first_in_line(resource) == Some(*place) && self.fits_now(*place)

@@ -2,6 +2,10 @@
 
 use compact_str::CompactString;
 
+use crate::arena::Place;
+use crate::lock::{Holder, Lock, Queued};
+use crate::resource::Resource;
+use crate::table::Table;
 use crate::{CycleMember, FencingToken, GrantId, LockName, Mode, OwnerId, SessionId, Value};
 
 /// A resource, with who holds it and who waits for it.
@@ -15,7 +19,7 @@ pub struct ResourceView {
     pub converters: Vec<WaiterView>,
     /// Who waits for it, in line behind those.
     pub waiters: Vec<WaiterView>,
-    /// What dead holders left standing, in the order of their deaths.
+    /// What dead holders left standing, in the order of their grants.
     pub delays: Vec<DelayView>,
     /// Its value.
     pub value: Value,
@@ -119,4 +123,145 @@ pub enum Behind {
     Delay(DelayView),
     /// Nobody here: the request is for several locks, and waits at another of them.
     Itself,
+}
+
+impl Table {
+    /// What there is to a name; nothing, if the table does not know it.
+    pub fn inspect(&self, name: &LockName) -> Option<ResourceView> {
+        Some(self.resource_view(self.names.find(&self.resources, name)?))
+    }
+
+    /// The resources whose names start with `prefix` and that somebody holds, delays or waits for, in the order of their names.
+    /// Looks at every resource.
+    pub fn list(&self, prefix: &str) -> Vec<ResourceView> {
+        let mut found: Vec<_> = self
+            .resources
+            .places()
+            .filter(|place| {
+                let resource = &self.resources[*place];
+                let busy = !resource.held.is_empty() || resource.in_line() > 0;
+                busy && resource.name().as_str().starts_with(prefix)
+            })
+            .collect();
+        found.sort_by(|a, b| self.resources[*a].name().cmp(self.resources[*b].name()));
+        found.into_iter().map(|place| self.resource_view(place)).collect()
+    }
+
+    /// The chain that a waiter waits in: for whom, and for whom that one waits, until one who waits for nobody, or who was met
+    /// before. Of several that a request waits for, the first is followed: a holder, or else who is first in line.
+    pub fn waits_for(&self, grant: GrantId) -> Vec<Link> {
+        let (mut chain, mut met) = (Vec::new(), Vec::new());
+        let lock = self.grants.find(&self.locks, &grant);
+        let mut next = lock.and_then(|lock| self.locks[lock].queued);
+        while let Some(queued) = next
+            && !met.contains(&queued)
+        {
+            met.push(queued);
+            let (behind, owner) = self.behind(queued);
+            chain.push(Link { waiter: self.cycle_member(queued), behind });
+            next = owner.and_then(|owner| self.owners[owner].queued.first());
+            if owner.is_none() && self.queued[queued].set.is_some() {
+                // It is its turn here: the chain goes on where it is not.
+                next = self.set_closed_at(queued);
+            }
+        }
+        chain
+    }
+
+    /// All sessions, by id.
+    pub fn sessions(&self) -> Vec<SessionView> {
+        let mut all: Vec<_> = self
+            .sessions
+            .places()
+            .map(|place| {
+                let session = &self.sessions[place];
+                SessionView {
+                    session: session.id(),
+                    epoch: session.epoch,
+                    ttl_ms: session.ttl_ms,
+                    label: session.label.clone(),
+                    locks: session.lock_count,
+                }
+            })
+            .collect();
+        all.sort_by_key(|view| view.session);
+        all
+    }
+
+    /// All delays, by grant. Looks at every lock.
+    pub fn delays(&self) -> Vec<DelayView> {
+        let places = self.locks.places().filter(|place| self.locks[*place].holder.is_none());
+        let mut all: Vec<_> = places.map(|place| self.delay_view(place)).collect();
+        all.sort_by_key(|view| view.grant);
+        all
+    }
+
+    fn resource_view(&self, place: Place<Resource>) -> ResourceView {
+        let resource = &self.resources[place];
+        let (mut holders, mut delays) = (Vec::new(), Vec::new());
+        for lock in resource.held.iter(&self.locks) {
+            match self.locks[lock].holder {
+                Some(holder) => holders.push(self.holder_view(lock, holder)),
+                None => delays.push(self.delay_view(lock)),
+            }
+        }
+        let (mut converters, mut waiters) = (Vec::new(), Vec::new());
+        if let Some(more) = &resource.more {
+            converters.extend(more.converting.iter(&self.queued).map(|queued| self.waiter_view(queued)));
+            waiters.extend(more.waiting.iter(&self.queued).map(|queued| self.waiter_view(queued)));
+        }
+        ResourceView {
+            name: resource.name().clone(),
+            holders,
+            converters,
+            waiters,
+            delays,
+            value: resource.value(),
+            started_ago_ms: self.started_ago(place),
+        }
+    }
+
+    pub(crate) fn holder_view(&self, lock: Place<Lock>, holder: Holder) -> HolderView {
+        let lock = &self.locks[lock];
+        HolderView {
+            grant: lock.grant,
+            owner: self.owners[holder.owner].id(),
+            session: self.sessions[holder.session].id(),
+            mode: lock.mode,
+            token: lock.token,
+            label: lock.label().cloned(),
+            since_ms: lock.since_ms,
+            lock_delay_ms: lock.lock_delay_ms(),
+            notify: lock.notify,
+            let_go: lock.let_go,
+        }
+    }
+
+    pub(crate) fn delay_view(&self, lock: Place<Lock>) -> DelayView {
+        let lock = &self.locks[lock];
+        DelayView {
+            grant: lock.grant,
+            name: self.resources[lock.resource].name().clone(),
+            mode: lock.mode,
+            for_ms: lock.lock_delay_ms(),
+            since_ms: lock.since_ms,
+        }
+    }
+
+    fn waiter_view(&self, queued: Place<Queued>) -> WaiterView {
+        let queued = &self.queued[queued];
+        let lock = &self.locks[queued.lock];
+        let holder = lock.holder.expect("a waiter is somebody");
+        let together = queued.set.map_or(1, |set| self.sets[set].places.len());
+        WaiterView {
+            grant: lock.grant,
+            owner: self.owners[holder.owner].id(),
+            session: self.sessions[holder.session].id(),
+            number: queued.number,
+            mode: queued.mode,
+            label: lock.label().cloned(),
+            since_ms: queued.since_ms,
+            together: u32::try_from(together).expect("a request has fewer items than its limit"),
+        }
+    }
 }

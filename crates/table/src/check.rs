@@ -1,0 +1,217 @@
+//! What must be true of a table between any two commands, as a check that looks at everything: for tests, and for a snapshot that
+//! comes from somewhere else.
+
+use std::collections::BTreeSet;
+
+use crate::arena::Place;
+use crate::lock::{Lock, Queued};
+use crate::resource::{Counts, Resource};
+use crate::table::Table;
+
+/// What is wrong.
+type Fault = Result<(), String>;
+
+macro_rules! ensure {
+    ($holds:expr, $($what:tt)+) => {
+        if !$holds {
+            return Err(format!($($what)+));
+        }
+    };
+}
+
+impl Table {
+    /// Whether all that must hold between two commands does; what does not, if something does not. Looks at everything.
+    pub fn check(&self) -> Result<(), String> {
+        ensure!(self.work_is_done(), "a command has left something to do");
+        let (mut held, mut in_line) = (0, 0);
+        for place in self.resources.places() {
+            self.check_resource(place)?;
+            held += self.resources[place].held.iter(&self.locks).count();
+            in_line += self.resources[place].in_line() as usize;
+        }
+        let all_held = self.locks.places().filter(|lock| self.locks[*lock].held).count();
+        ensure!(held == all_held && in_line == self.queued.len(), "some lock is at no resource");
+        self.locks.places().try_for_each(|place| self.check_lock(place))?;
+        self.check_sessions()?;
+        self.check_owners()?;
+        self.check_sets()
+    }
+
+    fn work_is_done(&self) -> bool {
+        let work = &self.work;
+        work.serve.is_empty() && work.wanting.is_empty() && work.granted.is_empty() && work.overtook.is_none()
+    }
+
+    fn check_resource(&self, place: Place<Resource>) -> Fault {
+        let resource = &self.resources[place];
+        let name = resource.name();
+        ensure!(self.names.find(&self.resources, name) == Some(place), "`{name}` is not found by its name");
+        ensure!(!resource.is_idle(), "`{name}` is kept for nothing");
+        let held: Vec<&Lock> = resource.held.iter(&self.locks).map(|lock| &self.locks[lock]).collect();
+        for lock in &held {
+            ensure!(lock.held && lock.resource == place, "`{name}` lists what is not held there");
+        }
+        let Some(more) = &resource.more else {
+            ensure!(held.len() <= 1, "`{name}` does not count its holders");
+            return Ok(());
+        };
+        let mut counts = Counts::default();
+        held.iter().for_each(|lock| counts.add(lock.mode));
+        ensure!(counts == more.held, "`{name}` has miscounted its holders");
+        for lock in &held {
+            let fits = match lock.owner() {
+                Some(owner) => resource.fits(place, &self.locks, &self.owners, owner, lock.mode),
+                None => {
+                    let mut others = counts;
+                    others.subtract(lock.mode);
+                    others.modes().all(|mode| mode.compatible_with(lock.mode))
+                }
+            };
+            ensure!(fits, "`{name}` is held in {} and in a conflicting mode", lock.mode);
+        }
+        let notified = held.iter().filter(|lock| lock.notify).count();
+        ensure!(notified == more.notified as usize, "`{name}` has miscounted who is to be told");
+        let mut wanted = Counts::default();
+        for (line, count, converts) in
+            [(more.converting, more.converting_count, true), (more.waiting, more.waiting_count, false)]
+        {
+            let (mut last, mut seen) = (0, 0);
+            for queued in line.iter(&self.queued) {
+                let Queued { lock, mode, order, .. } = self.queued[queued];
+                let lock = &self.locks[lock];
+                ensure!(lock.resource == place && lock.held == converts, "`{name}` has a stranger in line");
+                ensure!(lock.queued == Some(queued), "`{name}` has one in line who does not know it");
+                ensure!(order > last, "the line of `{name}` is out of order");
+                wanted.add(mode);
+                (last, seen) = (order, seen + 1);
+            }
+            ensure!(seen == count, "`{name}` has miscounted its line");
+        }
+        ensure!(wanted == more.wanted, "`{name}` has miscounted what is wanted");
+        ensure!(!more.touched, "`{name}` is still to be served");
+        ensure!(!more.value.in_doubt || !more.value.bytes.is_empty(), "`{name}` doubts what it has not");
+        if let Some(start) = more.start {
+            let listed = self.starts.contains(&(start.until_ms, name.clone()));
+            ensure!(listed, "the start of `{name}` is never forgotten");
+        }
+        let line_of_nobody = self.first_in_line(place).is_some_and(|first| self.could_be_granted(first));
+        ensure!(!line_of_nobody, "the first in line for `{name}` could be granted");
+        Ok(())
+    }
+
+    fn check_lock(&self, place: Place<Lock>) -> Fault {
+        let lock = &self.locks[place];
+        let grant = lock.grant;
+        ensure!(self.grants.find(&self.locks, &grant) == Some(place), "{grant} is not found by its id");
+        ensure!(lock.held || lock.queued.is_some(), "{grant} is neither held nor in line");
+        ensure!(lock.token.get() <= self.last_token, "{grant} has a token that was not given out");
+        ensure!(lock.held == (lock.token.get() > 0), "{grant} has a token exactly if it is held");
+        ensure!(lock.holder.is_some() || lock.lock_delay_ms() > 0, "{grant} is nobody's");
+        if let Some(queued) = lock.queued {
+            ensure!(self.queued[queued].lock == place, "{grant} has another's place in line");
+            ensure!(self.queued[queued].order <= self.last_order, "{grant} queued in the future");
+        }
+        Ok(())
+    }
+
+    fn check_sessions(&self) -> Fault {
+        let mut locks = 0;
+        for place in self.sessions.places() {
+            let session = &self.sessions[place];
+            let id = session.id();
+            ensure!(self.session(id) == Some(place), "session {id} is not found by its id");
+            let mut waiting = BTreeSet::new();
+            let mut count = 0;
+            for lock in session.locks.iter(&self.locks) {
+                let lock = &self.locks[lock];
+                ensure!(lock.holder.is_some_and(|holder| holder.session == place), "{id} has another's lock");
+                waiting.extend(lock.queued.map(|queued| self.queued[queued].number));
+                count += 1;
+            }
+            ensure!(count == session.lock_count, "session {id} has miscounted its locks");
+            locks += count as usize;
+            let memory = &session.memory;
+            let noted: Vec<u64> = memory.waiting.iter().map(|waiting| waiting.number).collect();
+            ensure!(waiting.iter().eq(noted.iter()), "session {id} does not know what it waits for");
+            let numbers = memory.late.iter().chain(&memory.answers).map(|(number, _)| number);
+            ensure!(numbers.is_sorted_by(|a, b| a < b), "the answers of session {id} are out of order");
+            let late = memory.late.iter().all(|(number, _)| *number <= memory.floor);
+            let above = memory.answers.iter().all(|(number, _)| *number > memory.floor);
+            ensure!(late && above, "session {id} keeps answers on the wrong side");
+        }
+        let delays = self.locks.places().filter(|lock| self.locks[*lock].holder.is_none()).count();
+        ensure!(locks + delays == self.locks.len(), "some lock is of no session");
+        Ok(())
+    }
+
+    fn check_owners(&self) -> Fault {
+        for place in self.owners.places() {
+            let owner = &self.owners[place];
+            let id = owner.id();
+            ensure!(
+                self.owner_ids.find(&self.owners, &id) == Some(place),
+                "owner {id} is not found by its id"
+            );
+            let locks = owner.locks.iter(&self.locks).filter(|lock| self.locks[*lock].owner() == Some(place));
+            ensure!(locks.count() == owner.lock_count as usize, "owner {id} has miscounted its locks");
+            ensure!(owner.lock_count > 0, "owner {id} is kept for nothing");
+            let orders: Vec<_> =
+                owner.queued.iter(&self.queued).map(|queued| self.queued[queued].order).collect();
+            ensure!(orders.is_sorted(), "the requests of owner {id} are out of order");
+            for queued in owner.queued.iter(&self.queued) {
+                let lock = &self.locks[self.queued[queued].lock];
+                let holds = self.resources[lock.resource]
+                    .held_by(lock.resource, &self.locks, &self.owners, place)
+                    .next()
+                    .is_some();
+                ensure!(lock.held || !holds, "owner {id} waits for what it holds");
+            }
+            ensure!(self.deadlock(place).is_none(), "owner {id} waits for itself");
+        }
+        Ok(())
+    }
+
+    fn check_sets(&self) -> Fault {
+        let mut in_sets = 0;
+        for place in self.sets.places() {
+            let places = &self.sets[place].places;
+            ensure!(!places.is_empty(), "a request for several locks is for none");
+            in_sets += places.len();
+            let one = &self.queued[places[0]];
+            let same = places.iter().map(|queued| &self.queued[*queued]).all(|queued| {
+                queued.set == Some(place) && queued.order == one.order && queued.number == one.number
+            });
+            ensure!(same, "a request for several locks is not one request");
+        }
+        let marked = self.queued.places().filter(|queued| self.queued[*queued].set.is_some()).count();
+        ensure!(marked == in_sets, "somebody waits with others that do not wait");
+        ensure!(
+            self.locks.places().filter(|lock| self.locks[*lock].queued.is_some()).count()
+                == self.queued.len(),
+            "a place in line is nobody's"
+        );
+        Ok(())
+    }
+
+    /// That each request which waits is one: of one place in line, or of a set. Commands cannot make it otherwise; a snapshot could.
+    pub(crate) fn check_requests(&self) -> Fault {
+        for session in self.sessions.places() {
+            let session = &self.sessions[session];
+            for lock in session.locks.iter(&self.locks) {
+                let Some(queued) = self.locks[lock].queued else { continue };
+                let Queued { number, set, .. } = self.queued[queued];
+                let noted = session.memory.waits(number).map(|waiting| waiting.queued);
+                let first = set.map_or(queued, |set| self.sets[set].places[0]);
+                ensure!(noted == Some(first), "request {number} of session {} is two", session.id());
+            }
+        }
+        Ok(())
+    }
+
+    fn could_be_granted(&self, first: Place<Queued>) -> bool {
+        match self.queued[first].set {
+            Some(set) => self.is_first_everywhere(set),
+            None => self.fits_now(first),
+        }
+    }
+}

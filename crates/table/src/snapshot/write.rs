@@ -1,0 +1,109 @@
+//! A table as records.
+
+use std::io;
+
+use super::record::{
+    AnswerRecord, ConvertingRecord, HeldRecord, LineRecord, Record, ResourceRecord, SessionRecord, SetRecord,
+    TableRecord, WaitingRecord,
+};
+use crate::arena::Place;
+use crate::lock::Queued;
+use crate::resource::Resource;
+use crate::table::Table;
+
+impl Table {
+    /// Says all that the table knows, in an order that the state alone decides.
+    pub(super) fn write_records(&self, mut put: impl FnMut(&Record) -> io::Result<()>) -> io::Result<()> {
+        put(&Record::Table(TableRecord {
+            limits: self.limits,
+            now_ms: self.now_ms,
+            last_token: self.last_token,
+            last_order: self.last_order,
+        }))?;
+        let mut sessions: Vec<_> = self.sessions.places().collect();
+        sessions.sort_unstable_by_key(|place| self.sessions[*place].id());
+        for place in sessions {
+            let session = &self.sessions[place];
+            put(&Record::Session(SessionRecord {
+                id: session.id(),
+                epoch: session.epoch,
+                ttl_ms: session.ttl_ms,
+                label: session.label.clone(),
+                floor: session.memory.floor,
+            }))?;
+            for (number, outcome) in session.memory.late.iter().chain(&session.memory.answers) {
+                put(&Record::Answer(AnswerRecord { number: *number, outcome: outcome.clone() }))?;
+            }
+        }
+        let mut resources: Vec<_> = self.resources.places().collect();
+        resources.sort_unstable_by(|a, b| self.resources[*a].name().cmp(self.resources[*b].name()));
+        for place in resources {
+            self.write_resource(&self.resources[place], &mut put)?;
+        }
+        let mut sets: Vec<_> = self.sets.places().map(|place| &self.sets[place].places).collect();
+        sets.sort_unstable_by_key(|places| self.queued[places[0]].order);
+        for places in sets {
+            let grants = places.iter().map(|place| self.locks[self.queued[*place].lock].grant).collect();
+            put(&Record::Set(SetRecord { grants }))?;
+        }
+        Ok(())
+    }
+
+    fn write_resource(
+        &self,
+        resource: &Resource,
+        put: &mut impl FnMut(&Record) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let value = resource.value();
+        let start = resource.more.as_ref().and_then(|more| more.start);
+        put(&Record::Resource(ResourceRecord {
+            name: resource.name().clone(),
+            value: value.bytes,
+            in_doubt: value.in_doubt,
+            start: start.map(|start| (start.at_ms, start.until_ms)),
+        }))?;
+        for lock in resource.held.iter(&self.locks).map(|place| &self.locks[place]) {
+            let ids = |holder: crate::lock::Holder| {
+                (self.sessions[holder.session].id(), self.owners[holder.owner].id())
+            };
+            put(&Record::Held(HeldRecord {
+                grant: lock.grant,
+                mode: lock.mode,
+                token: lock.token,
+                since_ms: lock.since_ms,
+                holder: lock.holder.map(ids),
+                label: lock.label().cloned(),
+                lock_delay_ms: lock.lock_delay_ms(),
+                notify: lock.notify,
+                let_go: lock.let_go,
+            }))?;
+        }
+        let Some(more) = &resource.more else { return Ok(()) };
+        for queued in more.converting.iter(&self.queued) {
+            let grant = self.locks[self.queued[queued].lock].grant;
+            put(&Record::Converting(ConvertingRecord { grant, line: self.line_record(queued) }))?;
+        }
+        for queued in more.waiting.iter(&self.queued) {
+            let lock = &self.locks[self.queued[queued].lock];
+            let holder = lock.holder.expect("a waiter is somebody");
+            put(&Record::Waiting(WaitingRecord {
+                grant: lock.grant,
+                session: self.sessions[holder.session].id(),
+                owner: self.owners[holder.owner].id(),
+                label: lock.label().cloned(),
+                lock_delay_ms: lock.lock_delay_ms(),
+                notify: lock.notify,
+                line: self.line_record(queued),
+            }))?;
+        }
+        Ok(())
+    }
+
+    fn line_record(&self, queued: Place<Queued>) -> LineRecord {
+        let Queued { lock, mode, number, order, since_ms, .. } = self.queued[queued];
+        let session = self.locks[lock].holder.expect("a waiter is somebody").session;
+        let noted = self.sessions[session].memory.waits(number);
+        let place = noted.expect("a session knows what it waits for").place;
+        LineRecord { mode, number, order, since_ms, place }
+    }
+}
