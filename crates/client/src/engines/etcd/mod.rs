@@ -30,13 +30,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use etcd_client::GetOptions;
 use futures_util::future::{BoxFuture, join_all};
+use tenure_table::{LockName, ModeSet};
 
 use self::address::Address;
 use self::keys::Keys;
 use self::lease::Keeper;
 use self::link::Link;
 use self::watches::Watches;
-use tenure_table::{LockName, ModeSet};
 
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;

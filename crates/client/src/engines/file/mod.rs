@@ -32,6 +32,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use rustix::io::Errno;
+use tenure_table::{GrantId, LockName, Mode, ModeSet};
 
 use self::attempt::{Attempt, Outcome};
 use self::held::Held;
@@ -39,7 +40,6 @@ use self::moment::{BootId, HostClock};
 use self::resource::Resource;
 use self::state::StateError;
 use self::watch::{Interest, Watcher};
-use tenure_table::{GrantId, LockName, Mode, ModeSet};
 
 use crate::capabilities::{Breaking, Capabilities, Capability, Expiry, Reach, Unsupported, Waking};
 use crate::clock::Clock;

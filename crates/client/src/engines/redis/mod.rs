@@ -26,6 +26,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use redis::Value as Answer;
+use tenure_table::{GrantId, LockName, Mode, ModeSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -35,7 +36,6 @@ use self::fault::What;
 use self::link::{Link, Repeat};
 use self::scripts::Call;
 use self::wakeups::Wakeups;
-use tenure_table::{GrantId, LockName, Mode, ModeSet};
 
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;

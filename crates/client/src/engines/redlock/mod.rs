@@ -22,9 +22,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use tenure_table::{FencingToken, GrantId, LockName};
 
 use self::instances::{Instances, Tally, Vote};
-use tenure_table::{FencingToken, GrantId, LockName};
 
 use super::details::Ourselves;
 use super::redis::address::{Address, Form};

@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join, join_all};
+use tenure_table::{GrantId, LockName, Mode, ModeSet};
 use tokio_util::task::TaskTracker;
 use zookeeper_client::{CreateMode, Error};
 
@@ -35,7 +36,6 @@ use self::address::Address;
 use self::fault::{Fault, What};
 use self::link::{Link, is_simple, within};
 use self::paths::VALUE;
-use tenure_table::{GrantId, LockName, Mode, ModeSet};
 
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;

@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use sqlx::Error;
+use tenure_table::{FencingToken, GrantId, LockName, Mode, ModeSet};
 use tokio::sync::Mutex as AsyncMutex;
 
 pub(super) use self::texts::tables;
 use self::texts::{Kind, Texts};
-use tenure_table::{FencingToken, GrantId, LockName, Mode, ModeSet};
 
 use super::address::Address;
 use super::fault::{Fault, What};

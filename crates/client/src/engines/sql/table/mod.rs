@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
+use tenure_table::{FencingToken, GrantId, LockName, ModeSet, Value};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -23,7 +24,6 @@ use self::change::{Change, Look};
 use self::ear::Ear;
 use self::texts::Texts;
 pub(super) use self::texts::tables;
-use tenure_table::{FencingToken, GrantId, LockName, ModeSet, Value};
 
 use super::address::Address;
 use super::connection::{Arg, Row};
