@@ -1,6 +1,7 @@
 //! How a lock is got: by re-entering, at once, or by standing in line; one, or several at one instant.
 
 use crate::arena::Place;
+use crate::index::KeyHash;
 use crate::lock::{Extras, Holder, Lock, Owner, Set};
 use crate::resource::Resource;
 use crate::session::Session;
@@ -24,7 +25,8 @@ impl Table {
         let Acquire { grant, name, mode, owner, wait, label, lock_delay_ms, notify } = acquire;
         self.check_label(label.as_ref())?;
         self.check_name(&name)?;
-        if let Some(lock) = self.grants.find(&self.locks, &grant) {
+        let hash = self.grants.hash(&grant);
+        if let Some(lock) = self.grants.find_hashed(&self.locks, hash, &grant) {
             let lock = &self.locks[lock];
             let resource = &self.resources[lock.resource];
             let same = lock.held
@@ -42,7 +44,7 @@ impl Table {
         self.check_locks(session, 1)?;
         let resource = self.resource(name)?;
         let lock = Lock::new(grant, resource, None, mode, Extras::of(label, lock_delay_ms), notify);
-        let outcome = self.acquire_at(session, number, owner, lock, wait);
+        let outcome = self.acquire_at(session, number, owner, (hash, lock), wait);
         if outcome.is_err() {
             self.touch(resource);
         }
@@ -54,11 +56,12 @@ impl Table {
         session: Place<Session>,
         number: u64,
         owner: OwnerId,
-        mut lock: Lock,
+        (hash, mut lock): (KeyHash, Lock),
         wait: Wait,
     ) -> Outcome {
         let (resource, mode) = (lock.resource, lock.mode);
-        let known = self.owner_ids.find(&self.owners, &owner);
+        let owner_hash = self.owner_ids.hash(&owner);
+        let known = self.owner_ids.find_hashed(&self.owners, owner_hash, &owner);
         let token = match known.map_or(Own::Nothing, |owner| self.own(resource, owner, mode)) {
             Own::Covers(token) => Some(token),
             Own::Other(held) => {
@@ -81,9 +84,10 @@ impl Table {
             }
             self.check_waiters(resource)?;
         }
-        let owner = known.unwrap_or_else(|| self.owner(owner));
+        let owner = known
+            .unwrap_or_else(|| self.owner_ids.put_hashed(&mut self.owners, owner_hash, Owner::new(owner)));
         lock.holder = Some(Holder { session, owner });
-        let lock = self.put_lock(lock);
+        let lock = self.put_lock_hashed(hash, lock);
         if open {
             let token = token.unwrap_or_else(|| self.next_token());
             return Ok(Answer::Granted(self.stand(lock, token)));

@@ -1,6 +1,7 @@
 //! Who holds, and which grant: 128-bit ids that their maker draws at random, so that nobody has to ask for one.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -8,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub struct $name([u8; 16]);
 
         impl $name {
@@ -26,6 +27,13 @@ macro_rules! id {
             /// Its bits.
             pub const fn as_u128(self) -> u128 {
                 u128::from_be_bytes(self.0)
+            }
+        }
+
+        impl Hash for $name {
+            /// As one number, which is faster than sixteen bytes.
+            fn hash<H: Hasher>(&self, state: &mut H) {
+                state.write_u128(u128::from_ne_bytes(self.0));
             }
         }
 

@@ -14,6 +14,10 @@ pub(crate) trait Keyed {
     fn key(&self) -> &Self::Key;
 }
 
+/// A key's hash, in one table.
+#[derive(Clone, Copy)]
+pub(crate) struct KeyHash(u64);
+
 /// The places of all `T`s, by their keys.
 #[derive(Debug)]
 pub(crate) struct Index<T> {
@@ -26,25 +30,35 @@ impl<T: Keyed> Index<T> {
         Self { places: HashTable::new(), hasher }
     }
 
+    /// The hash of a key, for those who look it up and then put it in.
+    pub(crate) fn hash(&self, key: &T::Key) -> KeyHash {
+        KeyHash(self.hasher.hash_one(key))
+    }
+
     pub(crate) fn find(&self, arena: &Arena<T>, key: &T::Key) -> Option<Place<T>> {
-        let hash = self.hasher.hash_one(key);
-        self.places.find(hash, |place| arena[*place].key() == key).copied()
+        self.find_hashed(arena, self.hash(key), key)
+    }
+
+    pub(crate) fn find_hashed(&self, arena: &Arena<T>, hash: KeyHash, key: &T::Key) -> Option<Place<T>> {
+        self.places.find(hash.0, |place| arena[*place].key() == key).copied()
     }
 
     /// Puts a value into the arena, under a key that is not in use.
     pub(crate) fn put(&mut self, arena: &mut Arena<T>, value: T) -> Place<T> {
-        let hash = self.hasher.hash_one(value.key());
+        self.put_hashed(arena, self.hash(value.key()), value)
+    }
+
+    pub(crate) fn put_hashed(&mut self, arena: &mut Arena<T>, hash: KeyHash, value: T) -> Place<T> {
         let place = arena.put(value);
-        self.places.insert_unique(hash, place, |place| self.hasher.hash_one(arena[*place].key()));
+        self.places.insert_unique(hash.0, place, |place| self.hasher.hash_one(arena[*place].key()));
         place
     }
 
     /// Takes a value out of the arena again.
     pub(crate) fn take(&mut self, arena: &mut Arena<T>, place: Place<T>) -> T {
-        let value = arena.take(place);
-        let hash = self.hasher.hash_one(value.key());
-        let entry = self.places.find_entry(hash, |other| *other == place);
+        let hash = self.hash(arena[place].key());
+        let entry = self.places.find_entry(hash.0, |other| *other == place);
         entry.expect("whatever is in the arena is in its index").remove();
-        value
+        arena.take(place)
     }
 }

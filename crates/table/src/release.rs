@@ -102,6 +102,7 @@ impl Table {
             self.take_lock(lock);
         }
         self.session_ids.take(&mut self.sessions, session);
+        self.last_session = None;
 
         let name = |lock: &Lock| self.resources[lock.resource].name();
         let delayed_locks = || delayed.iter().map(|lock| &self.locks[*lock]);

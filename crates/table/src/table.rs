@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use foldhash::fast::FixedState;
 
 use crate::arena::{Arena, Place};
-use crate::index::Index;
+use crate::index::{Index, KeyHash};
 use crate::lock::{Holder, Lock, Owner, Queued, Set};
 use crate::resource::Resource;
 use crate::session::{Session, Waiting};
@@ -38,6 +38,8 @@ pub struct Table {
     pub(crate) sets: Arena<Set>,
     /// Resources that remember a start, by when it may be forgotten.
     pub(crate) starts: BTreeSet<(i64, LockName)>,
+    /// Where the last request's session is, if it is still open.
+    pub(crate) last_session: Option<(SessionId, Place<Session>)>,
     pub(crate) work: Work,
 }
 
@@ -79,6 +81,7 @@ impl Table {
             queued: Arena::new(),
             sets: Arena::new(),
             starts: BTreeSet::new(),
+            last_session: None,
             work: Work::default(),
         }
     }
@@ -131,10 +134,13 @@ impl Table {
         request: Request,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(place) = self.session(session) else {
+        // A client's requests come one after the other: the session is most often that of the command before.
+        let last = self.last_session.filter(|(id, _)| *id == session);
+        let Some(place) = last.map(|(_, place)| place).or_else(|| self.session(session)) else {
             effects.push(Effect::Answer { session, number, outcome: Err(Refusal::NoSession) });
             return;
         };
+        self.last_session = Some((session, place));
         let memory = &mut self.sessions[place].memory;
         memory.seen(seen);
         if let Some(outcome) = memory.repeat(number) {
@@ -222,14 +228,15 @@ impl Table {
 
     /// The resource of this name, made if it is not there. If nothing comes of it, it must be [touched](Self::touch).
     pub(crate) fn resource(&mut self, name: LockName) -> Result<Place<Resource>, Refusal> {
-        if let Some(resource) = self.names.find(&self.resources, &name) {
+        let hash = self.names.hash(&name);
+        if let Some(resource) = self.names.find_hashed(&self.resources, hash, &name) {
             return Ok(resource);
         }
         let limit = self.limits.names;
         if self.resources.len() >= limit as usize {
             return Err(Refusal::TooManyNames { limit });
         }
-        Ok(self.names.put(&mut self.resources, Resource::new(name)))
+        Ok(self.names.put_hashed(&mut self.resources, hash, Resource::new(name)))
     }
 
     pub(crate) fn owner(&mut self, id: OwnerId) -> Place<Owner> {
@@ -264,8 +271,13 @@ impl Table {
 
     /// A lock that is neither held nor in line yet.
     pub(crate) fn put_lock(&mut self, lock: Lock) -> Place<Lock> {
+        let hash = self.grants.hash(&lock.grant);
+        self.put_lock_hashed(hash, lock)
+    }
+
+    pub(crate) fn put_lock_hashed(&mut self, hash: KeyHash, lock: Lock) -> Place<Lock> {
         let holder = lock.holder;
-        let place = self.grants.put(&mut self.locks, lock);
+        let place = self.grants.put_hashed(&mut self.locks, hash, lock);
         if let Some(Holder { session, owner }) = holder {
             let session = &mut self.sessions[session];
             session.locks.push(&mut self.locks, place);

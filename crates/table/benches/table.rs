@@ -1,0 +1,277 @@
+//! What the table costs: `cargo bench -p tenure-table`. The figures, with the machine's load, are in `docs/performance.md`.
+//!
+//! Commands are made outside of what is measured, since a server gets them from its log. Effects go to a buffer that is used again.
+
+use std::collections::HashMap;
+use std::fs;
+use std::hint::black_box;
+
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
+use foldhash::fast::FixedState;
+use tenure_table::{
+    Acquire, Command, Effect, GrantId, Limits, LockName, Mode, OwnerId, Request, SessionId, Table,
+};
+
+fn main() {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    println!("load before the run: {}", load.trim());
+    memory();
+    let mut criterion = Criterion::default().configure_from_args();
+    uncontended(&mut criterion);
+    hot_resource(&mut criterion);
+    expiry(&mut criterion);
+    chains(&mut criterion);
+    snapshots(&mut criterion);
+    criterion.final_summary();
+}
+
+/// A table, and the numbers of the requests that it was sent.
+struct Driver {
+    table: Table,
+    effects: Vec<Effect>,
+    number: u64,
+}
+
+const SESSION: SessionId = SessionId::from_u128(1);
+
+impl Driver {
+    fn new() -> Self {
+        let limits = Limits { locks_per_session: u32::MAX, ..Limits::default() };
+        let mut driver = Self { table: Table::new(limits), effects: Vec::new(), number: 0 };
+        driver.apply(Command::OpenSession { session: SESSION, ttl_ms: 30_000, label: None });
+        driver
+    }
+
+    fn apply(&mut self, command: Command) {
+        self.table.apply(command, &mut self.effects);
+        black_box(&self.effects);
+        self.effects.clear();
+    }
+
+    /// A request that acknowledges all before it, as a client that waits for its answers sends it.
+    fn command(&mut self, request: Request) -> Command {
+        self.number += 1;
+        Command::Request { session: SESSION, number: self.number, seen: self.number - 1, request }
+    }
+
+    fn request(&mut self, request: Request) {
+        let command = self.command(request);
+        self.apply(command);
+    }
+
+    fn acquire(&mut self, grant: u128, name: &LockName) {
+        self.request(acquire(grant, name));
+    }
+}
+
+/// Ids are drawn at random by clients, so that neighbours are nothing to each other. This is the same in every run.
+fn id(number: u128) -> u128 {
+    let spread = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+    spread ^ (spread >> 64)
+}
+
+fn grant(number: u128) -> GrantId {
+    GrantId::from_u128(id(number))
+}
+
+fn name(number: u128) -> LockName {
+    LockName::parse(format!("orders/{number}")).expect("a short name without control characters")
+}
+
+fn acquire(number: u128, name: &LockName) -> Request {
+    Request::Acquire(Acquire::new(grant(number), name.clone(), Mode::Ex))
+}
+
+fn release(number: u128) -> Request {
+    Request::Release { grant: grant(number), value: None }
+}
+
+/// A table with so many locks that are held, each by an owner of its own.
+fn holding(locks: u128) -> Driver {
+    let mut driver = Driver::new();
+    for number in 0..locks {
+        driver.acquire(number, &name(number));
+    }
+    driver
+}
+
+/// What a million held locks take, by the process's resident memory: what an operator sees.
+fn memory() {
+    const LOCKS: usize = 1_000_000;
+    let before = resident();
+    let driver = holding(LOCKS as u128);
+    let bytes = (resident() - before) as f64 / LOCKS as f64;
+    println!("a million held locks, each with a name and an owner of its own: {bytes:.0} bytes each");
+    let mut snapshot = Count(0);
+    driver.table.write_snapshot(&mut snapshot).expect("a counter takes all");
+    let more = (resident() - before) as f64 / LOCKS as f64 - bytes;
+    println!(
+        "their snapshot: {} bytes each; written with {more:.0} bytes of memory each",
+        snapshot.0 / LOCKS
+    );
+}
+
+fn resident() -> usize {
+    let statm = fs::read_to_string("/proc/self/statm").expect("Linux says what a process takes");
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
+    pages.expect("the second number is the resident pages") * 4096
+}
+
+/// Takes bytes and keeps their number.
+struct Count(usize);
+
+impl std::io::Write for Count {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Acquire and release of a lock that nobody else wants, beside an insert and a remove of the same key.
+fn uncontended(criterion: &mut Criterion) {
+    const PAIRS: u128 = 64;
+    let mut group = criterion.benchmark_group("uncontended");
+    group.throughput(Throughput::Elements(PAIRS as u64));
+    for beside in [0, 1_000_000] {
+        // Other names than those that are held.
+        let numbers: Vec<u128> = (beside..beside + PAIRS).collect();
+        let names: Vec<LockName> = numbers.iter().map(|number| name(*number)).collect();
+
+        let mut map: HashMap<LockName, GrantId, FixedState> = HashMap::default();
+        map.extend((0..beside).map(|number| (name(number), grant(number))));
+        group.bench_function(BenchmarkId::new("a hash map's insert and remove", beside), |bencher| {
+            bencher.iter_batched_ref(
+                || names.clone(),
+                |keys| {
+                    for (key, number) in keys.drain(..).zip(&numbers) {
+                        map.insert(key, grant(*number));
+                        black_box(map.remove(&names[(*number - beside) as usize]));
+                    }
+                },
+                BatchSize::SmallInput,
+            );
+        });
+        drop(map);
+
+        let driver = std::cell::RefCell::new(holding(beside));
+        group.bench_function(BenchmarkId::new("the table's acquire and release", beside), |bencher| {
+            bencher.iter_batched_ref(
+                || {
+                    let mut driver = driver.borrow_mut();
+                    let mut commands = Vec::with_capacity(2 * names.len());
+                    for (name, number) in names.iter().zip(&numbers) {
+                        commands.push(driver.command(acquire(*number, name)));
+                        commands.push(driver.command(release(*number)));
+                    }
+                    commands
+                },
+                |commands| {
+                    let mut driver = driver.borrow_mut();
+                    commands.drain(..).for_each(|command| driver.apply(command));
+                },
+                BatchSize::PerIteration,
+            );
+        });
+    }
+    group.finish();
+}
+
+/// One lock that so many wait for: its holder lets go, the next one gets it, and the former holder stands in line again.
+fn hot_resource(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("hot resource, release, grant and queue");
+    group.throughput(Throughput::Elements(1));
+    for waiters in [100_u128, 1_000, 10_000] {
+        let name = name(0);
+        let mut driver = Driver::new();
+        for number in 0..=waiters {
+            driver.acquire(number, &name);
+        }
+        let mut holder = 0;
+        group.bench_function(BenchmarkId::from_parameter(waiters), |bencher| {
+            bencher.iter(|| {
+                driver.request(release(holder));
+                driver.acquire(holder, &name);
+                holder = (holder + 1) % (waiters + 1);
+            });
+        });
+    }
+    group.finish();
+}
+
+/// The end of a session that holds so many locks.
+fn expiry(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("expiry of a session, for each lock");
+    for locks in [100_u128, 1_000, 10_000] {
+        group.throughput(Throughput::Elements(locks as u64));
+        group.bench_function(BenchmarkId::from_parameter(locks), |bencher| {
+            bencher.iter_batched_ref(
+                || holding(locks),
+                |driver| driver.apply(Command::ExpireSession { session: SESSION, epoch: 1 }),
+                BatchSize::LargeInput,
+            );
+        });
+    }
+    group.finish();
+}
+
+/// So many owners, each of which holds one lock and waits for the next one's: the search for a cycle must not follow the whole
+/// chain again and again, from whichever end it grows.
+fn chains(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("a chain of owners, for each that joins");
+    group.sample_size(10);
+    for (way, backwards) in [("at its head", true), ("at its tail", false)] {
+        for owners in [100_u128, 1_000, 10_000] {
+            group.throughput(Throughput::Elements(owners as u64));
+            group.bench_function(BenchmarkId::new(way, owners), |bencher| {
+                bencher.iter_batched_ref(
+                    || {
+                        let mut driver = Driver::new();
+                        let as_owner = |number, of: u128, owner: u128| {
+                            let owner = OwnerId::from_u128(id(owner));
+                            Request::Acquire(Acquire {
+                                owner,
+                                ..Acquire::new(grant(number), name(of), Mode::Ex)
+                            })
+                        };
+                        for owner in 0..=owners {
+                            driver.request(as_owner(owner, owner, owner));
+                        }
+                        let mut joins: Vec<u128> = (0..owners).collect();
+                        if backwards {
+                            joins.reverse();
+                        }
+                        let joins = joins.into_iter();
+                        let joins = joins.map(|owner| as_owner(owners + 1 + owner, owner + 1, owner));
+                        let commands: Vec<_> = joins.map(|request| driver.command(request)).collect();
+                        (driver, commands)
+                    },
+                    |(driver, commands)| commands.drain(..).for_each(|command| driver.apply(command)),
+                    BatchSize::LargeInput,
+                );
+            });
+        }
+    }
+    group.finish();
+}
+
+/// Writing, reading and hashing a table of a hundred thousand locks.
+fn snapshots(criterion: &mut Criterion) {
+    const LOCKS: u128 = 100_000;
+    let mut group = criterion.benchmark_group("snapshot, for each lock");
+    group.sample_size(10).throughput(Throughput::Elements(LOCKS as u64));
+    let table = holding(LOCKS).table;
+    let mut bytes = Vec::new();
+    table.write_snapshot(&mut bytes).expect("memory takes all");
+    group.bench_function("write", |bencher| {
+        bencher.iter(|| table.write_snapshot(std::io::sink()).expect("a sink takes all"));
+    });
+    group.bench_function("read", |bencher| {
+        bencher.iter(|| Table::read_snapshot(bytes.as_slice()).expect("it was just written"));
+    });
+    group.bench_function("hash", |bencher| bencher.iter(|| table.state_hash()));
+    group.finish();
+}
