@@ -133,7 +133,7 @@ impl std::io::Write for Count {
 
 /// Acquire and release of a lock that nobody else wants, beside an insert and a remove of the same key.
 fn uncontended(criterion: &mut Criterion) {
-    const PAIRS: u128 = 64;
+    const PAIRS: u128 = 256;
     let mut group = criterion.benchmark_group("uncontended");
     group.throughput(Throughput::Elements(PAIRS as u64));
     for beside in [0, 1_000_000] {
@@ -198,6 +198,9 @@ fn hot_resource(criterion: &mut Criterion) {
                 holder = (holder + 1) % (waiters + 1);
             });
         });
+        let seen = driver.table.inspect(&name).expect("it is held");
+        assert_eq!(seen.waiters.len() as u128, waiters, "each release has granted one");
+        assert!(driver.table.last_token().get() > 1, "each release has granted one");
     }
     group.finish();
 }
