@@ -1,11 +1,11 @@
 //! The rules of `docs/lock-table.md`, told as stories and played on the real table.
 //!
-//! The stories are in `scripts/*.txt`. A block is one or more commands, the line `----`, and what came out, up to an empty line. A line
-//! that starts with `===` begins a story: a new table, the rules that it tells, and its title. `#` starts a comment. Sessions,
-//! owners and grants are words, which stand for ids.
+//! The stories are in `scripts/*.txt`. A block is one or more commands, the line `----`, and what came out, up to an empty
+//! line. A line that starts with `===` begins a story: a new table, the rules that it tells, and its title. `#` starts a
+//! comment. Sessions, owners and grants are words, which stand for ids.
 //!
-//! `TENURE_SCRIPTS=write cargo test -p tenure-table --test scripts` writes what came out into the scripts. **Read the diff**: it is the
-//! rules that say what is right there, and not the table.
+//! `TENURE_SCRIPTS=write cargo test -p tenure-table --test scripts` writes what came out into the scripts. **Read the diff**
+//! after it: it is the rules that say what is right, and not the table.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -17,25 +17,20 @@ use std::{env, fs};
 
 use tenure_table::{
     Acquire, AcquireAll, Answer, Behind, Break, Command, CycleMember, DelayView, Effect, GrantId, Granted,
-    Item, Limits, LockName, Mode, Outcome, OwnerId, Request, ResourceView, SessionEnd, SessionId, Table,
-    Value, Wait,
+    Item, Limits, Link, LockName, Mode, ModeError, Outcome, OwnerId, Refusal, Request, ResourceView,
+    SessionEnd, SessionId, SessionView, Table, Value, Wait,
 };
 
 #[test]
 fn every_story_ends_as_it_is_told() {
-    let write = match env::var("TENURE_SCRIPTS") {
-        Ok(what) if what == "write" => true,
-        Ok(what) => panic!("TENURE_SCRIPTS={what}: the only thing that it can be is `write`"),
-        Err(_) => false,
-    };
     let mut complaints = Vec::new();
     for (path, text) in scripts() {
-        let played = play(&path.display().to_string(), &text, Snapshots::Asked);
-        if write {
-            fs::write(&path, played.text).unwrap();
+        let played = play(&path, &text, Snapshots::Asked);
+        if writes() && played.complaints.iter().all(|complaint| complaint.is_difference) {
+            fs::write(folder().join(path), played.text).unwrap();
+        } else {
+            complaints.extend(played.complaints);
         }
-        complaints
-            .extend(played.complaints.into_iter().filter(|complaint| !write || !complaint.is_difference));
     }
     fail_if_any(&complaints);
 }
@@ -43,7 +38,10 @@ fn every_story_ends_as_it_is_told() {
 /// No command may depend on anything that is not in a snapshot.
 #[test]
 fn every_story_ends_so_if_the_table_is_restored_after_each_command() {
-    let played = scripts().map(|(path, text)| play(&path.display().to_string(), &text, Snapshots::Always));
+    if writes() {
+        return; // The scripts are being written.
+    }
+    let played = scripts().map(|(path, text)| play(&path, &text, Snapshots::Always));
     fail_if_any(&played.flat_map(|played| played.complaints).collect::<Vec<_>>());
 }
 
@@ -86,14 +84,28 @@ fn a_script_that_is_wrong_is_refused_with_its_place() {
     );
 }
 
+/// Whether what came out is to be written into the scripts.
+fn writes() -> bool {
+    match env::var("TENURE_SCRIPTS") {
+        Ok(what) => {
+            what == "write" || panic!("TENURE_SCRIPTS={what}: the only thing that it can be is `write`")
+        }
+        Err(_) => false,
+    }
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts")
+}
+
 /// All scripts, in the order of their names.
-fn scripts() -> impl Iterator<Item = (PathBuf, String)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
-    let files = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
-    let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "txt")).collect();
-    assert!(!files.is_empty(), "no scripts in {}", folder.display());
+fn scripts() -> impl Iterator<Item = (String, String)> {
+    let files = fs::read_dir(folder()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+    let mut files: Vec<_> =
+        files.filter(|name| Path::new(name).extension() == Some("txt".as_ref())).collect();
+    assert!(!files.is_empty(), "no scripts in {}", folder().display());
     files.sort();
-    files.into_iter().map(|path| (path.clone(), fs::read_to_string(path).unwrap()))
+    files.into_iter().map(|name| (name.clone(), fs::read_to_string(folder().join(name)).unwrap()))
 }
 
 /// The rules that the stories of a script name.
@@ -182,7 +194,7 @@ fn play(file: &str, text: &str, snapshots: Snapshots) -> Played {
     Played { text: out.join("\n") + "\n", complaints }
 }
 
-/// What was told and what came: the lines at the start and at the end that are the same, and those in between from both.
+/// What was told and what came: the lines that are the same at the start and at the end, and what is between them in both.
 fn difference(told: &[&str], came: &[String]) -> String {
     let same = told.iter().zip(came).take_while(|(a, b)| a == b).count();
     let (told_rest, came_rest) = (&told[same..], &came[same..]);
@@ -268,7 +280,7 @@ fn name(word: &str) -> Result<LockName, String> {
 }
 
 fn mode(word: &str) -> Result<Mode, String> {
-    word.parse().map_err(|error: tenure_table::ModeError| error.to_string())
+    word.parse().map_err(|error: ModeError| error.to_string())
 }
 
 /// A table, and what its story calls everybody.
@@ -278,10 +290,8 @@ struct Story {
     sessions: Words,
     owners: Words,
     grants: Words,
-    /// What was sent, to be sent again and to say what an answer is about.
-    sent: BTreeMap<(SessionId, u64), Request>,
-    /// What a session said to have seen when it sent that.
-    seen: BTreeMap<(SessionId, u64), u64>,
+    /// What was sent, with what the session had seen then: to be sent again, and to say what an answer is about.
+    sent: BTreeMap<(SessionId, u64), (u64, Request)>,
     snapshots: Snapshots,
 }
 
@@ -295,7 +305,6 @@ impl Story {
             owners: Words::default(),
             grants: Words::default(),
             sent: BTreeMap::new(),
-            seen: BTreeMap::new(),
             snapshots,
         }
     }
@@ -403,11 +412,8 @@ impl Story {
                 return Err(format!("unknown word `{word}`"));
             }
             let session = SessionId::from_u128(self.sessions.introduce(word));
-            came.extend(self.apply(Command::OpenSession {
-                session,
-                ttl_ms,
-                label: label.map(Into::into),
-            })?);
+            let label = label.map(Into::into);
+            came.extend(self.apply(Command::OpenSession { session, ttl_ms, label })?);
         }
         Ok(came)
     }
@@ -442,8 +448,7 @@ impl Story {
         let seen = line.number("seen", 0)?;
         let request = self.request(verb, line, items)?;
         // The first request of a number is the one that its answer is about.
-        self.sent.entry((session, number)).or_insert_with(|| request.clone());
-        self.seen.entry((session, number)).or_insert(seen);
+        self.sent.entry((session, number)).or_insert_with(|| (seen, request.clone()));
         self.apply(Command::Request { session, number, seen, request })
     }
 
@@ -451,37 +456,20 @@ impl Story {
         let word = line.next("a request")?;
         let (session, asked) = word.split_once('#').ok_or_else(|| format!("`{word}` is not as `s1#1`"))?;
         let (session, number) = (self.session(&mut Line(vec![session]))?, number(asked)?);
-        let request = self.sent.get(&(session, number)).cloned();
-        let request = request.ok_or_else(|| format!("unknown request `{word}`"))?;
-        let seen = self.seen[&(session, number)];
+        let sent = self.sent.get(&(session, number)).cloned();
+        let (seen, request) = sent.ok_or_else(|| format!("unknown request `{word}`"))?;
         self.apply(Command::Request { session, number, seen, request })
     }
 
     fn request(&mut self, verb: &str, line: &mut Line<'_>, items: Option<&str>) -> Result<Request, String> {
         Ok(match verb {
             "acquire" => {
-                let (owner, wait, notify) = (line.owner(), line.wait(), line.flag("notify"));
-                let (label, lock_delay_ms) = (line.option("label").map(Into::into), line.number("delay", 0)?);
-                let Item { grant, name, mode } = self.item(line)?;
-                let owner = owner.unwrap_or_else(|| self.grants.word(grant.as_u128()));
-                let owner = OwnerId::from_u128(self.owners.introduce(owner));
+                let AcquireAll { owner, mut items, wait, label, lock_delay_ms, notify } =
+                    self.several(line, None)?;
+                let Item { grant, name, mode } = items.remove(0);
                 Request::Acquire(Acquire { grant, name, mode, owner, wait, label, lock_delay_ms, notify })
             }
-            "all" => {
-                let (owner, wait, notify) = (line.owner(), line.wait(), line.flag("notify"));
-                let (label, lock_delay_ms) = (line.option("label").map(Into::into), line.number("delay", 0)?);
-                let mut all = Vec::new();
-                for item in
-                    items.ok_or("the items are missing")?.split(',').filter(|item| !item.trim().is_empty())
-                {
-                    let mut words = Line(item.split_whitespace().collect());
-                    all.push(self.item(&mut words)?);
-                    words.done()?;
-                }
-                let first = all.first().map_or("", |first| self.grants.word(first.grant.as_u128()));
-                let owner = OwnerId::from_u128(self.owners.introduce(owner.unwrap_or(first)));
-                Request::AcquireAll(AcquireAll { owner, items: all, wait, label, lock_delay_ms, notify })
-            }
+            "all" => Request::AcquireAll(self.several(line, Some(items.ok_or("the items are missing")?))?),
             "convert" => {
                 let (wait, value) = (line.wait(), line.option("value").map(|value| value.to_owned().into()));
                 Request::Convert { grant: self.grant(line)?, to: mode(line.next("a mode")?)?, wait, value }
@@ -512,6 +500,27 @@ impl Story {
         })
     }
 
+    /// What one lock and several have in common. One has its item in the line itself.
+    fn several(&mut self, line: &mut Line<'_>, items: Option<&str>) -> Result<AcquireAll, String> {
+        let (owner, wait, notify) = (line.owner(), line.wait(), line.flag("notify"));
+        let (label, lock_delay_ms) = (line.option("label").map(Into::into), line.number("delay", 0)?);
+        let mut all = Vec::new();
+        if items.is_none() {
+            all.push(self.item(line)?);
+        }
+        for item in
+            items.into_iter().flat_map(|items| items.split(',')).filter(|item| !item.trim().is_empty())
+        {
+            let mut words = Line(item.split_whitespace().collect());
+            all.push(self.item(&mut words)?);
+            words.done()?;
+        }
+        // Who is not named is an owner of its own, and is called like its grant.
+        let first = all.first().map_or("", |first| self.grants.word(first.grant.as_u128()));
+        let owner = OwnerId::from_u128(self.owners.introduce(owner.unwrap_or(first)));
+        Ok(AcquireAll { owner, items: all, wait, label, lock_delay_ms, notify })
+    }
+
     fn item(&mut self, line: &mut Line<'_>) -> Result<Item, String> {
         let grant = GrantId::from_u128(self.grants.introduce(line.next("a grant")?));
         Ok(Item { grant, name: name(line.next("a name")?)?, mode: mode(line.next("a mode")?)? })
@@ -530,10 +539,10 @@ impl Story {
             }
             "waits" => {
                 let chain = self.table.waits_for(self.grant(line)?);
-                let link = |link: &tenure_table::Link| {
-                    format!("{}: {}", self.tell_waiting(&link.waiter), self.tell_behind(&link.behind))
+                let tell = |Link { waiter, behind }: &Link| {
+                    format!("{}: {}", self.tell_waiting(waiter), self.tell_behind(behind))
                 };
-                chain.iter().map(link).collect()
+                chain.iter().map(tell).collect()
             }
             "sessions" => self.table.sessions().iter().map(|view| self.tell_session(view)).collect(),
             "delays" => {
@@ -542,11 +551,8 @@ impl Story {
             }
             "recall" => {
                 let (name, window) = (name(line.next("a name")?)?, number(line.next("a window")?)?);
-                self.table
-                    .recall(&name, window)
-                    .map(|ago| format!("started {ago} ms ago"))
-                    .into_iter()
-                    .collect()
+                let ago = self.table.recall(&name, window);
+                ago.iter().map(|ago| format!("started {ago} ms ago")).collect()
             }
             _ => vec![format!("last token {}", self.table.last_token())],
         })
@@ -573,7 +579,6 @@ impl Story {
                 };
                 // Whoever opens it again begins anew.
                 self.sent.retain(|(whose, _), _| whose != session);
-                self.seen.retain(|(whose, _), _| whose != session);
                 line
             }
             Effect::Lost { session, grant, reason } => {
@@ -592,7 +597,7 @@ impl Story {
     }
 
     fn tell_answer(&self, session: SessionId, number: u64, outcome: &Outcome) -> Vec<String> {
-        let request = &self.sent[&(session, number)];
+        let (_, request) = &self.sent[&(session, number)];
         let what = self.subject(request);
         let mut cycle = Vec::new();
         let line = match outcome {
@@ -636,7 +641,7 @@ impl Story {
                 format!("{} {words}", if asked { "marked" } else { "broke" })
             }
             Err(refusal) => {
-                if let tenure_table::Refusal::Deadlock { cycle: members } = refusal {
+                if let Refusal::Deadlock { cycle: members } = refusal {
                     cycle = members.iter().map(|member| format!("  {}", self.tell_waiting(member))).collect();
                 }
                 format!("refused {what}, {}: {refusal}", variant(&format!("{refusal:?}")))
@@ -697,8 +702,8 @@ impl Story {
         format!("{} is dead and keeps {mode} for {for_ms} ms, since {since_ms}", self.grant_word(*grant))
     }
 
-    fn tell_session(&self, view: &tenure_table::SessionView) -> String {
-        let tenure_table::SessionView { session, epoch, ttl_ms, label, locks } = view;
+    fn tell_session(&self, view: &SessionView) -> String {
+        let SessionView { session, epoch, ttl_ms, label, locks } = view;
         let label = tell_label(" ", label.as_deref());
         let word = self.sessions.word(session.as_u128());
         format!("{word}{label}, epoch {epoch}, ttl {ttl_ms} ms, {locks} locks")
