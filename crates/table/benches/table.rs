@@ -59,35 +59,35 @@ impl Driver {
         self.apply(command);
     }
 
-    fn acquire(&mut self, grant: u128, name: &LockName) {
+    fn acquire(&mut self, grant: u64, name: &LockName) {
         self.request(acquire(grant, name));
     }
 }
 
 /// Ids are drawn at random by clients, so that neighbours are nothing to each other. This is the same in every run.
-fn id(number: u128) -> u128 {
-    let spread = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+fn id(number: u64) -> u128 {
+    let spread = u128::from(number).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
     spread ^ (spread >> 64)
 }
 
-fn grant(number: u128) -> GrantId {
+fn grant(number: u64) -> GrantId {
     GrantId::from_u128(id(number))
 }
 
-fn name(number: u128) -> LockName {
+fn name(number: u64) -> LockName {
     LockName::parse(format!("orders/{number}")).expect("a short name without control characters")
 }
 
-fn acquire(number: u128, name: &LockName) -> Request {
+fn acquire(number: u64, name: &LockName) -> Request {
     Request::Acquire(Acquire::new(grant(number), name.clone(), Mode::Ex))
 }
 
-fn release(number: u128) -> Request {
+fn release(number: u64) -> Request {
     Request::Release { grant: grant(number), value: None }
 }
 
 /// A table with so many locks that are held, each by an owner of its own.
-fn holding(locks: u128) -> Driver {
+fn holding(locks: u64) -> Driver {
     let mut driver = Driver::new();
     for number in 0..locks {
         driver.acquire(number, &name(number));
@@ -99,16 +99,13 @@ fn holding(locks: u128) -> Driver {
 fn memory() {
     const LOCKS: usize = 1_000_000;
     let before = resident();
-    let driver = holding(LOCKS as u128);
-    let bytes = (resident() - before) as f64 / LOCKS as f64;
-    println!("a million held locks, each with a name and an owner of its own: {bytes:.0} bytes each");
+    let driver = holding(LOCKS as u64);
+    let bytes = (resident() - before) / LOCKS;
+    println!("a million held locks, each with a name and an owner of its own: {bytes} bytes each");
     let mut snapshot = Count(0);
     driver.table.write_snapshot(&mut snapshot).expect("a counter takes all");
-    let more = (resident() - before) as f64 / LOCKS as f64 - bytes;
-    println!(
-        "their snapshot: {} bytes each; written with {more:.0} bytes of memory each",
-        snapshot.0 / LOCKS
-    );
+    let more = (resident() - before) / LOCKS - bytes;
+    println!("their snapshot: {} bytes each; written with {more} bytes of memory each", snapshot.0 / LOCKS);
 }
 
 fn resident() -> usize {
@@ -133,12 +130,12 @@ impl std::io::Write for Count {
 
 /// Acquire and release of a lock that nobody else wants, beside an insert and a remove of the same key.
 fn uncontended(criterion: &mut Criterion) {
-    const PAIRS: u128 = 256;
+    const PAIRS: u64 = 256;
     let mut group = criterion.benchmark_group("uncontended");
-    group.throughput(Throughput::Elements(PAIRS as u64));
+    group.throughput(Throughput::Elements(PAIRS));
     for beside in [0, 1_000_000] {
         // Other names than those that are held.
-        let numbers: Vec<u128> = (beside..beside + PAIRS).collect();
+        let numbers: Vec<u64> = (beside..beside + PAIRS).collect();
         let names: Vec<LockName> = numbers.iter().map(|number| name(*number)).collect();
 
         let mut map: HashMap<LockName, GrantId, FixedState> = HashMap::default();
@@ -149,7 +146,7 @@ fn uncontended(criterion: &mut Criterion) {
                 |keys| {
                     for (key, number) in keys.drain(..).zip(&numbers) {
                         map.insert(key, grant(*number));
-                        black_box(map.remove(&names[(*number - beside) as usize]));
+                        black_box(map.remove(&names[usize::try_from(*number - beside).expect("few")]));
                     }
                 },
                 BatchSize::SmallInput,
@@ -171,7 +168,9 @@ fn uncontended(criterion: &mut Criterion) {
                 },
                 |commands| {
                     let mut driver = driver.borrow_mut();
-                    commands.drain(..).for_each(|command| driver.apply(command));
+                    for command in commands.drain(..) {
+                        driver.apply(command);
+                    }
                 },
                 BatchSize::PerIteration,
             );
@@ -184,7 +183,7 @@ fn uncontended(criterion: &mut Criterion) {
 fn hot_resource(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("hot resource, release, grant and queue");
     group.throughput(Throughput::Elements(1));
-    for waiters in [100_u128, 1_000, 10_000] {
+    for waiters in [100_u64, 1_000, 10_000] {
         let name = name(0);
         let mut driver = Driver::new();
         for number in 0..=waiters {
@@ -199,7 +198,7 @@ fn hot_resource(criterion: &mut Criterion) {
             });
         });
         let seen = driver.table.inspect(&name).expect("it is held");
-        assert_eq!(seen.waiters.len() as u128, waiters, "each release has granted one");
+        assert_eq!(seen.waiters.len() as u64, waiters, "each release has granted one");
         assert!(driver.table.last_token().get() > 1, "each release has granted one");
     }
     group.finish();
@@ -208,8 +207,8 @@ fn hot_resource(criterion: &mut Criterion) {
 /// The end of a session that holds so many locks.
 fn expiry(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("expiry of a session, for each lock");
-    for locks in [100_u128, 1_000, 10_000] {
-        group.throughput(Throughput::Elements(locks as u64));
+    for locks in [100_u64, 1_000, 10_000] {
+        group.throughput(Throughput::Elements(locks));
         group.bench_function(BenchmarkId::from_parameter(locks), |bencher| {
             bencher.iter_batched_ref(
                 || holding(locks),
@@ -227,13 +226,13 @@ fn chains(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("a chain of owners, for each that joins");
     group.sample_size(10);
     for (way, backwards) in [("at its head", true), ("at its tail", false)] {
-        for owners in [100_u128, 1_000, 10_000] {
-            group.throughput(Throughput::Elements(owners as u64));
+        for owners in [100_u64, 1_000, 10_000] {
+            group.throughput(Throughput::Elements(owners));
             group.bench_function(BenchmarkId::new(way, owners), |bencher| {
                 bencher.iter_batched_ref(
                     || {
                         let mut driver = Driver::new();
-                        let as_owner = |number, of: u128, owner: u128| {
+                        let as_owner = |number, of: u64, owner: u64| {
                             let owner = OwnerId::from_u128(id(owner));
                             Request::Acquire(Acquire {
                                 owner,
@@ -243,7 +242,7 @@ fn chains(criterion: &mut Criterion) {
                         for owner in 0..=owners {
                             driver.request(as_owner(owner, owner, owner));
                         }
-                        let mut joins: Vec<u128> = (0..owners).collect();
+                        let mut joins: Vec<u64> = (0..owners).collect();
                         if backwards {
                             joins.reverse();
                         }
@@ -252,7 +251,11 @@ fn chains(criterion: &mut Criterion) {
                         let commands: Vec<_> = joins.map(|request| driver.command(request)).collect();
                         (driver, commands)
                     },
-                    |(driver, commands)| commands.drain(..).for_each(|command| driver.apply(command)),
+                    |(driver, commands)| {
+                        for command in commands.drain(..) {
+                            driver.apply(command);
+                        }
+                    },
                     BatchSize::LargeInput,
                 );
             });
@@ -263,9 +266,9 @@ fn chains(criterion: &mut Criterion) {
 
 /// Writing, reading and hashing a table of a hundred thousand locks.
 fn snapshots(criterion: &mut Criterion) {
-    const LOCKS: u128 = 100_000;
+    const LOCKS: u64 = 100_000;
     let mut group = criterion.benchmark_group("snapshot, for each lock");
-    group.sample_size(10).throughput(Throughput::Elements(LOCKS as u64));
+    group.sample_size(10).throughput(Throughput::Elements(LOCKS));
     let table = holding(LOCKS).table;
     let mut bytes = Vec::new();
     table.write_snapshot(&mut bytes).expect("memory takes all");

@@ -105,8 +105,8 @@ impl Table {
         Ok(Answer::Queued { place })
     }
 
-    pub(crate) fn acquire_all(&mut self, session: Place<Session>, number: u64, all: AcquireAll) -> Outcome {
-        let AcquireAll { items, label, .. } = &all;
+    pub(crate) fn acquire_all(&mut self, session: Place<Session>, number: u64, all: &AcquireAll) -> Outcome {
+        let AcquireAll { items, label, .. } = all;
         let limit = self.limits.items_per_request;
         if items.is_empty() {
             return Err(Refusal::NoNames);
@@ -126,9 +126,11 @@ impl Table {
         for item in items {
             resources.push(self.resource(item.name.clone())?);
         }
-        let outcome = self.acquire_all_at(session, number, &all, &resources);
+        let outcome = self.acquire_all_at(session, number, all, &resources);
         if outcome.is_err() {
-            resources.into_iter().for_each(|resource| self.touch(resource));
+            for resource in resources {
+                self.touch(resource);
+            }
         }
         outcome
     }
@@ -257,9 +259,9 @@ impl Table {
         if fits { Ok(()) } else { Err(Refusal::NameTooLong { limit }) }
     }
 
-    fn check_locks(&self, session: Place<Session>, more: usize) -> Result<(), Refusal> {
+    fn check_locks(&self, session: Place<Session>, count: usize) -> Result<(), Refusal> {
         let limit = self.limits.locks_per_session;
-        let fits = self.sessions[session].lock_count as usize + more <= limit as usize;
+        let fits = self.sessions[session].lock_count as usize + count <= limit as usize;
         if fits { Ok(()) } else { Err(Refusal::TooManyLocks { limit }) }
     }
 

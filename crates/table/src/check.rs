@@ -51,29 +51,30 @@ impl Table {
         for lock in &held {
             ensure!(lock.held && lock.resource == place, "`{name}` lists what is not held there");
         }
-        let Some(more) = &resource.more else {
+        let Some(rest) = &resource.rest else {
             ensure!(held.len() <= 1, "`{name}` does not count its holders");
             return Ok(());
         };
         let mut counts = Counts::default();
-        held.iter().for_each(|lock| counts.add(lock.mode));
-        ensure!(counts == more.held, "`{name}` has miscounted its holders");
         for lock in &held {
-            let fits = match lock.owner() {
-                Some(owner) => resource.fits(place, &self.locks, &self.owners, owner, lock.mode),
-                None => {
-                    let mut others = counts;
-                    others.subtract(lock.mode);
-                    others.modes().all(|mode| mode.compatible_with(lock.mode))
-                }
-            };
+            counts.add(lock.mode);
+        }
+        ensure!(counts == rest.held, "`{name}` has miscounted its holders");
+        // A delay may stand beside what else its owner held: those who live are looked at.
+        let mut living = counts;
+        held.iter().filter(|lock| lock.holder.is_none()).for_each(|lock| living.subtract(lock.mode));
+        for (lock, owner) in held.iter().filter_map(|lock| Some((lock, lock.owner()?))) {
+            let mut others = living;
+            let own = resource.held_by(place, &self.locks, &self.owners, owner);
+            own.for_each(|lock| others.subtract(lock.mode));
+            let fits = others.modes().all(|mode| mode.compatible_with(lock.mode));
             ensure!(fits, "`{name}` is held in {} and in a conflicting mode", lock.mode);
         }
         let notified = held.iter().filter(|lock| lock.notify).count();
-        ensure!(notified == more.notified as usize, "`{name}` has miscounted who is to be told");
+        ensure!(notified == rest.notified as usize, "`{name}` has miscounted who is to be told");
         let mut wanted = Counts::default();
         for (line, count, converts) in
-            [(more.converting, more.converting_count, true), (more.waiting, more.waiting_count, false)]
+            [(rest.converting, rest.converting_count, true), (rest.waiting, rest.waiting_count, false)]
         {
             let (mut last, mut seen) = (0, 0);
             for queued in line.iter(&self.queued) {
@@ -87,10 +88,10 @@ impl Table {
             }
             ensure!(seen == count, "`{name}` has miscounted its line");
         }
-        ensure!(wanted == more.wanted, "`{name}` has miscounted what is wanted");
-        ensure!(!more.touched, "`{name}` is still to be served");
-        ensure!(!more.value.in_doubt || !more.value.bytes.is_empty(), "`{name}` doubts what it has not");
-        if let Some(start) = more.start {
+        ensure!(wanted == rest.wanted, "`{name}` has miscounted what is wanted");
+        ensure!(!rest.touched, "`{name}` is still to be served");
+        ensure!(!rest.value.in_doubt || !rest.value.bytes.is_empty(), "`{name}` doubts what it has not");
+        if let Some(start) = rest.start {
             let listed = self.starts.contains(&(start.until_ms, name.clone()));
             ensure!(listed, "the start of `{name}` is never forgotten");
         }

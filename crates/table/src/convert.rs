@@ -33,7 +33,8 @@ impl Table {
             self.write_value(resource, bytes);
         }
         let here = &self.resources[resource];
-        if here.fits(resource, &self.locks, &self.owners, owner, to) {
+        // Down, nothing is asked for, also where a delay stands that its owner left elsewhere.
+        if down || here.fits(resource, &self.locks, &self.owners, owner, to) {
             let others_wait = here.in_line() > 0;
             let granted = self.change_mode(lock, to);
             if !down && others_wait && !self.owners[owner].queued.is_empty() {
@@ -45,7 +46,7 @@ impl Table {
             return Err(Refusal::Busy { name: here.name().clone() });
         }
         self.check_waiters(resource)?;
-        let place = here.more.as_ref().map_or(0, |more| more.converting_count);
+        let place = here.rest.as_ref().map_or(0, |rest| rest.converting_count);
         let order = self.next_order();
         let queued = self.enqueue(lock, to, number, order);
         if let Some(cycle) = self.deadlock(owner) {

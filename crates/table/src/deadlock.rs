@@ -15,7 +15,8 @@ use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashSet};
 
 use crate::arena::Place;
-use crate::lock::{Lock, Owner, Queued};
+use crate::list;
+use crate::lock::{InLine, Lock, Owner, Queued};
 use crate::resource::Resource;
 use crate::table::Table;
 use crate::{Behind, CycleMember, Effect, Mode, Refusal};
@@ -75,7 +76,7 @@ impl Table {
         closed.then(|| self.shortest_cycle(owner, requests))
     }
 
-    fn owner_of(&self, queued: Place<Queued>) -> Place<Owner> {
+    pub(crate) fn owner_of(&self, queued: Place<Queued>) -> Place<Owner> {
         self.locks[self.queued[queued].lock].owner().expect("only what has an owner waits")
     }
 
@@ -178,16 +179,12 @@ impl Table {
 
     /// Those ahead in line, the nearest first.
     fn ahead(&self, queued: Place<Queued>) -> impl Iterator<Item = Place<Queued>> {
-        let more = self.resource_of(queued).more.as_ref().expect("where somebody waits, there is a line");
+        let before = |queued| list::before::<_, InLine>(&self.queued, queued);
+        // Whoever waits has all conversions ahead.
         let converts = self.locks[self.queued[queued].lock].held;
-        let (line, before) =
-            if converts { (more.converting, None) } else { (more.waiting, more.converting.last()) };
-        let converting = more.converting;
-        line.before(&self.queued, queued).chain(
-            before
-                .into_iter()
-                .flat_map(move |last| std::iter::once(last).chain(converting.before(&self.queued, last))),
-        )
+        let rest = self.resource_of(queued).rest.as_ref().filter(|_| !converts);
+        let last = rest.and_then(|rest| rest.converting.last());
+        before(queued).chain(last.into_iter().flat_map(move |last| std::iter::once(last).chain(before(last))))
     }
 
     /// The first in line of another owner that conflicts with a lock: all behind that one wait for it anyway.
@@ -198,8 +195,8 @@ impl Table {
         steps: &mut Steps,
     ) -> Result<(), OutOfSteps> {
         let lock = &self.locks[lock];
-        let (Some(more), true) = (&self.resources[lock.resource].more, lock.held) else { return Ok(()) };
-        for queued in more.line(&self.queued) {
+        let (Some(rest), true) = (&self.resources[lock.resource].rest, lock.held) else { return Ok(()) };
+        for queued in rest.line(&self.queued) {
             steps.take()?;
             let conflicts = !lock.mode.compatible_with(self.queued[queued].mode);
             if conflicts && Some(self.owner_of(queued)) != lock.owner() {
@@ -216,20 +213,19 @@ impl Table {
         queued: Place<Queued>,
         steps: &mut Steps,
     ) -> Result<Option<Place<Queued>>, OutOfSteps> {
-        let more = self.resource_of(queued).more.as_ref().expect("where somebody waits, there is a line");
-        let converts = self.locks[self.queued[queued].lock].held;
-        let (mut at, line) = if converts {
-            (more.converting.after(&self.queued, queued).or(more.waiting.first()), more.converting)
-        } else {
-            (more.waiting.after(&self.queued, queued), more.waiting)
+        let rest = self.resource_of(queued).rest.as_ref().expect("where somebody waits, there is a line");
+        let next = |at: Place<Queued>| {
+            let converts = self.locks[self.queued[at].lock].held;
+            let waiting = if converts { rest.waiting.first() } else { None };
+            list::after::<_, InLine>(&self.queued, at).or(waiting)
         };
-        while let Some(next) = at {
+        let mut at = next(queued);
+        while let Some(place) = at {
             steps.take()?;
-            if self.owner_of(next) != self.owner_of(queued) {
-                return Ok(Some(next));
+            if self.owner_of(place) != self.owner_of(queued) {
+                return Ok(Some(place));
             }
-            let converts = self.locks[self.queued[next].lock].held;
-            at = line.after(&self.queued, next).or(if converts { more.waiting.first() } else { None });
+            at = next(place);
         }
         Ok(None)
     }
@@ -274,16 +270,21 @@ impl Table {
         while let Some(queued) = open.pop_front() {
             let resource = self.locks[self.queued[queued].lock].resource;
             let mut blockers = Vec::new();
-            if held.insert((resource, self.queued[queued].mode)) {
+            // The goal does not see itself: what it looked at must be looked at again by others.
+            let at_goal = self.owner_of(queued) == owner;
+            if at_goal || held.insert((resource, self.queued[queued].mode)) {
                 let standing = self.resources[resource].held.iter(&self.locks);
                 blockers.extend(standing.filter_map(|lock| self.blocks(lock, queued)));
             }
             let (place, looked) = (self.place(queued), looked.entry(resource).or_default());
-            let more = self.resources[resource].more.as_ref();
-            let line = more.into_iter().flat_map(|more| more.line(&self.queued));
-            let ahead = line.take(place as usize).skip(*looked as usize);
+            let skip = if at_goal { 0 } else { *looked };
+            let rest = self.resources[resource].rest.as_ref();
+            let line = rest.into_iter().flat_map(|rest| rest.line(&self.queued));
+            let ahead = line.take(place as usize).skip(skip as usize);
             blockers.extend(ahead.map(|ahead| self.owner_of(ahead)));
-            *looked = place.max(*looked);
+            if !at_goal {
+                *looked = place.max(*looked);
+            }
             for blocker in blockers.into_iter().filter(|blocker| *blocker != self.owner_of(queued)) {
                 if blocker == owner {
                     return self.path(queued, owner, &from);

@@ -3,8 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{LockName, Value};
-
 /// The limits of a table. What is beyond one of them is refused with an error of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
@@ -20,11 +18,11 @@ pub struct Limits {
     pub items_per_request: u32,
     /// Answers that a session has not acknowledged: the memory of a client that only asks.
     pub answers_per_session: u32,
-    /// Bytes of a name. At most [`LockName::MAX_BYTES`].
+    /// Bytes of a name. At most [`LockName::MAX_BYTES`](crate::LockName::MAX_BYTES).
     pub name_bytes: u32,
     /// Bytes of a label.
     pub label_bytes: u32,
-    /// Bytes of a value.
+    /// Bytes of a value. [`Value::MAX_BYTES`](crate::Value::MAX_BYTES), if nobody says otherwise.
     pub value_bytes: u32,
 }
 
@@ -37,9 +35,21 @@ impl Default for Limits {
             waiters_per_resource: 100_000,
             items_per_request: 256,
             answers_per_session: 1_024,
-            name_bytes: LockName::MAX_BYTES as u32,
+            name_bytes: 512,
             label_bytes: 256,
-            value_bytes: Value::MAX_BYTES as u32,
+            value_bytes: 1024,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limits_are_those_of_the_types() {
+        let limits = Limits::default();
+        assert_eq!(limits.name_bytes as usize, crate::LockName::MAX_BYTES);
+        assert_eq!(limits.value_bytes as usize, crate::Value::MAX_BYTES);
     }
 }

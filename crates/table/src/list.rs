@@ -46,12 +46,16 @@ impl<T, K> Clone for List<T, K> {
 impl<T, K> Copy for List<T, K> {}
 
 impl<T: Linked<K>, K> List<T, K> {
-    pub(crate) const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(self) -> bool {
         self.head.is_none()
     }
 
-    pub(crate) const fn first(&self) -> Option<Place<T>> {
+    pub(crate) const fn first(self) -> Option<Place<T>> {
         self.head
+    }
+
+    pub(crate) const fn last(self) -> Option<Place<T>> {
+        self.tail
     }
 
     pub(crate) fn push(&mut self, arena: &mut Arena<T>, place: Place<T>) {
@@ -79,20 +83,15 @@ impl<T: Linked<K>, K> List<T, K> {
     pub(crate) fn iter(self, arena: &Arena<T>) -> impl Iterator<Item = Place<T>> {
         std::iter::successors(self.head, move |place| Linked::<K>::links(&arena[*place]).next)
     }
+}
 
-    /// From the one before `place` to the first.
-    pub(crate) fn before(self, arena: &Arena<T>, place: Place<T>) -> impl Iterator<Item = Place<T>> {
-        std::iter::successors(Linked::<K>::links(&arena[place]).prev, move |place| {
-            Linked::<K>::links(&arena[*place]).prev
-        })
-    }
+/// From the one before `place` in its list to the first.
+pub(crate) fn before<T: Linked<K>, K>(arena: &Arena<T>, place: Place<T>) -> impl Iterator<Item = Place<T>> {
+    let prev = |place: Place<T>| Linked::<K>::links(&arena[place]).prev;
+    std::iter::successors(prev(place), move |place| prev(*place))
+}
 
-    pub(crate) fn last(&self) -> Option<Place<T>> {
-        self.tail
-    }
-
-    /// The one behind `place`.
-    pub(crate) fn after(self, arena: &Arena<T>, place: Place<T>) -> Option<Place<T>> {
-        Linked::<K>::links(&arena[place]).next
-    }
+/// The one behind `place` in its list.
+pub(crate) fn after<T: Linked<K>, K>(arena: &Arena<T>, place: Place<T>) -> Option<Place<T>> {
+    Linked::<K>::links(&arena[place]).next
 }

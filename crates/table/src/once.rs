@@ -25,14 +25,14 @@ impl Table {
     }
 
     pub(crate) fn write_value(&mut self, resource: Place<Resource>, bytes: Bytes) {
-        self.resources[resource].more(&self.locks).value = Value { bytes, in_doubt: false };
+        self.resources[resource].rest(&self.locks).value = Value { bytes, in_doubt: false };
         self.touch(resource);
     }
 
     /// A holder in this mode has died: it may have been about to write. Where there is no value, there is nothing to doubt.
     pub(crate) fn doubt(&mut self, resource: Place<Resource>, mode: Mode) {
-        if let Some(more) = &mut self.resources[resource].more {
-            more.value.in_doubt |= mode.may_write() && !more.value.bytes.is_empty();
+        if let Some(rest) = &mut self.resources[resource].rest {
+            rest.value.in_doubt |= mode.may_write() && !rest.value.bytes.is_empty();
         }
     }
 
@@ -51,7 +51,10 @@ impl Table {
             return Ok(Answer::AlreadyStarted { ago_ms: last_ms });
         }
         let at_ms = signed(self.now_ms).saturating_sub(signed(ago_ms));
-        let until_ms = at_ms.saturating_add(signed(window_ms));
+        // It takes the place of the last one, and is remembered for as long as that one would have been.
+        let last_until = self.resources[resource].rest.as_ref().and_then(|rest| rest.start);
+        let last_until = last_until.map_or(i64::MIN, |start| start.until_ms);
+        let until_ms = at_ms.saturating_add(signed(window_ms)).max(last_until);
         self.note_start(resource, StartNote { at_ms, until_ms });
         self.touch(resource);
         Ok(Answer::Remembered)
@@ -62,7 +65,7 @@ impl Table {
         let name = here.name().clone();
         // One that is over already is not kept.
         let new = (note.until_ms > signed(self.now_ms)).then_some(note);
-        let old = std::mem::replace(&mut here.more(&self.locks).start, new);
+        let old = std::mem::replace(&mut here.rest(&self.locks).start, new);
         if let Some(old) = old {
             self.starts.remove(&(old.until_ms, name.clone()));
         }
@@ -72,7 +75,7 @@ impl Table {
     }
 
     pub(crate) fn started_ago(&self, resource: Place<Resource>) -> Option<u64> {
-        let start = self.resources[resource].more.as_ref()?.start?;
+        let start = self.resources[resource].rest.as_ref()?.start?;
         Some(signed(self.now_ms).saturating_sub(start.at_ms).unsigned_abs())
     }
 
@@ -89,7 +92,7 @@ impl Table {
         {
             let (_, name) = self.starts.pop_first().expect("it was just seen");
             let resource = self.names.find(&self.resources, &name).expect("a start keeps its resource");
-            self.resources[resource].more(&self.locks).start = None;
+            self.resources[resource].rest(&self.locks).start = None;
             self.touch(resource);
         }
     }

@@ -114,12 +114,13 @@ impl Table {
         effects.push(Effect::SessionEnded { session: id, end });
 
         // Where nobody waits, the order cannot be seen, and one who had two locks of a resource is two who had it: it is touched
-        // once, since its `more` stays until it is served.
+        // once, since its `rest` stays until it is served.
         let (mut lines, quiet): (Vec<_>, Vec<_>) =
             resources.into_iter().partition(|resource| self.resources[*resource].in_line() > 0);
-        quiet.into_iter().for_each(|resource| self.touch(resource));
         lines.sort_by(|a, b| self.resources[*a].name().cmp(self.resources[*b].name()));
-        lines.into_iter().for_each(|resource| self.touch(resource));
+        for resource in quiet.into_iter().chain(lines) {
+            self.touch(resource);
+        }
     }
 
     /// Leaves a lock standing with nobody behind it.
@@ -167,7 +168,9 @@ impl Table {
             }
         }
         if how == Break::Force {
-            delays.into_iter().for_each(|lock| self.fall(lock));
+            for lock in delays {
+                self.fall(lock);
+            }
         }
         Ok(Answer::Broken(broken))
     }

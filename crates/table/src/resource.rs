@@ -16,12 +16,12 @@ pub(crate) struct Resource {
     /// Those who hold it, and the delays of those who died.
     pub(crate) held: List<Lock, OfResource>,
     /// None, if at most one holds it and there is nothing else to say.
-    pub(crate) more: Option<Box<More>>,
+    pub(crate) rest: Option<Box<Rest>>,
 }
 
 /// What a resource has that is not just held by one.
 #[derive(Debug, Default)]
-pub(crate) struct More {
+pub(crate) struct Rest {
     /// How many hold it, in each mode.
     pub(crate) held: Counts,
     /// How many of those want to be told who waits.
@@ -73,7 +73,7 @@ impl Counts {
     }
 }
 
-impl More {
+impl Rest {
     pub(crate) const fn in_line(&self) -> u32 {
         self.converting_count + self.waiting_count
     }
@@ -98,7 +98,7 @@ impl More {
 
 impl Resource {
     pub(crate) fn new(name: LockName) -> Self {
-        Self { name, held: List::default(), more: None }
+        Self { name, held: List::default(), rest: None }
     }
 
     pub(crate) const fn name(&self) -> &LockName {
@@ -107,40 +107,40 @@ impl Resource {
 
     /// Whether nobody would notice if it were forgotten.
     pub(crate) fn is_idle(&self) -> bool {
-        self.held.is_empty() && self.more.is_none()
+        self.held.is_empty() && self.rest.is_none()
     }
 
     pub(crate) fn in_line(&self) -> u32 {
-        self.more.as_ref().map_or(0, |more| more.in_line())
+        self.rest.as_ref().map_or(0, |rest| rest.in_line())
     }
 
     pub(crate) fn value(&self) -> Value {
-        self.more.as_ref().map_or_else(Value::default, |more| more.value.clone())
+        self.rest.as_ref().map_or_else(Value::default, |rest| rest.value.clone())
     }
 
     /// What it has beside a holder, made if it is not there. Whoever takes something out of it calls [`Resource::tidy`].
-    pub(crate) fn more(&mut self, locks: &Arena<Lock>) -> &mut More {
+    pub(crate) fn rest(&mut self, locks: &Arena<Lock>) -> &mut Rest {
         let held = self.held;
-        self.more.get_or_insert_with(|| {
-            let mut more = Box::<More>::default();
-            held.iter(locks).for_each(|lock| more.count(&locks[lock]));
-            more
+        self.rest.get_or_insert_with(|| {
+            let mut rest = Box::<Rest>::default();
+            held.iter(locks).for_each(|lock| rest.count(&locks[lock]));
+            rest
         })
     }
 
     /// Lets go of what is no longer needed.
     pub(crate) fn tidy(&mut self) {
-        self.more.take_if(|more| !more.is_needed());
+        self.rest.take_if(|rest| !rest.is_needed());
     }
 
     /// A lock that stands from now on.
     pub(crate) fn add(&mut self, locks: &mut Arena<Lock>, lock: Place<Lock>) {
         if !self.held.is_empty() {
-            self.more(locks);
+            self.rest(locks);
         }
         self.held.push(locks, lock);
-        if let Some(more) = &mut self.more {
-            more.count(&locks[lock]);
+        if let Some(rest) = &mut self.rest {
+            rest.count(&locks[lock]);
         }
     }
 
@@ -148,24 +148,24 @@ impl Resource {
     pub(crate) fn remove(&mut self, locks: &mut Arena<Lock>, lock: Place<Lock>) {
         self.held.remove(locks, lock);
         self.ignore(&locks[lock]);
-        if let Some(more) = &mut self.more {
-            more.held.subtract(locks[lock].mode);
+        if let Some(rest) = &mut self.rest {
+            rest.held.subtract(locks[lock].mode);
         }
     }
 
     /// A lock of which nobody is told any more who waits behind it.
     pub(crate) fn ignore(&mut self, lock: &Lock) {
-        if let Some(more) = &mut self.more {
-            more.notified -= u32::from(lock.notify);
+        if let Some(rest) = &mut self.rest {
+            rest.notified -= u32::from(lock.notify);
         }
     }
 
     /// A lock that stands in another mode.
     pub(crate) fn change(&mut self, locks: &mut Arena<Lock>, lock: Place<Lock>, to: Mode) {
         let from = std::mem::replace(&mut locks[lock].mode, to);
-        if let Some(more) = &mut self.more {
-            more.held.subtract(from);
-            more.held.add(to);
+        if let Some(rest) = &mut self.rest {
+            rest.held.subtract(from);
+            rest.held.add(to);
         }
     }
 
@@ -174,12 +174,12 @@ impl Resource {
         &self,
         here: Place<Self>,
         locks: &'a Arena<Lock>,
-        owners: &Arena<Owner>,
+        all: &Arena<Owner>,
         owner: Place<Owner>,
     ) -> impl Iterator<Item = &'a Lock> + use<'a> {
-        let count = self.more.as_ref().map_or(1, |more| more.held.total());
-        let (of_owner, of_resource) = if owners[owner].lock_count < count {
-            (Some(owners[owner].locks.iter(locks)), None)
+        let count = self.rest.as_ref().map_or(1, |rest| rest.held.total());
+        let (of_owner, of_resource) = if all[owner].lock_count < count {
+            (Some(all[owner].locks.iter(locks)), None)
         } else {
             (None, Some(self.held.iter(locks)))
         };
@@ -190,8 +190,8 @@ impl Resource {
 
     /// Whether a lock of an owner that holds nothing here may stand here in this mode.
     pub(crate) fn fits_stranger(&self, locks: &Arena<Lock>, mode: Mode) -> bool {
-        match &self.more {
-            Some(more) => more.held.modes().all(|held| held.compatible_with(mode)),
+        match &self.rest {
+            Some(rest) => rest.held.modes().all(|held| held.compatible_with(mode)),
             None => self.held.first().is_none_or(|lock| locks[lock].mode.compatible_with(mode)),
         }
     }
@@ -201,18 +201,18 @@ impl Resource {
         &self,
         here: Place<Self>,
         locks: &Arena<Lock>,
-        owners: &Arena<Owner>,
+        all: &Arena<Owner>,
         owner: Place<Owner>,
         mode: Mode,
     ) -> bool {
         if self.fits_stranger(locks, mode) {
             return true;
         }
-        let Some(more) = &self.more else {
+        let Some(rest) = &self.rest else {
             return self.held.first().is_none_or(|lock| locks[lock].owner() == Some(owner));
         };
-        let mut others = more.held;
-        self.held_by(here, locks, owners, owner).for_each(|lock| others.subtract(lock.mode));
+        let mut others = rest.held;
+        self.held_by(here, locks, all, owner).for_each(|lock| others.subtract(lock.mode));
         others.modes().all(|held| held.compatible_with(mode))
     }
 }

@@ -10,8 +10,8 @@ use crate::{Answer, Effect, FencingToken, Granted, Mode, Refusal};
 impl Table {
     /// Grants what can be granted now, in line: conversions first, then waiters.
     pub(crate) fn serve(&mut self, resource: Place<Resource>, effects: &mut Vec<Effect>) {
-        if let Some(more) = &mut self.resources[resource].more {
-            more.touched = false;
+        if let Some(rest) = &mut self.resources[resource].rest {
+            rest.touched = false;
         }
         while let Some(first) = self.first_in_line(resource).filter(|first| self.fits_now(*first)) {
             if self.locks[self.queued[first].lock].held {
@@ -22,7 +22,10 @@ impl Table {
                 }
                 self.grant_all(set, effects);
             } else {
-                self.grant_waiter(first, None, effects);
+                let owner = self.owner_of(first);
+                let token = self.next_token();
+                self.grant_waiter(first, token, effects);
+                self.settle(owner, resource, effects);
             }
         }
         self.resources[resource].tidy();
@@ -30,8 +33,8 @@ impl Table {
     }
 
     pub(crate) fn first_in_line(&self, resource: Place<Resource>) -> Option<Place<Queued>> {
-        let more = self.resources[resource].more.as_ref()?;
-        more.converting.first().or(more.waiting.first())
+        let rest = self.resources[resource].rest.as_ref()?;
+        rest.converting.first().or(rest.waiting.first())
     }
 
     pub(crate) fn fits_now(&self, queued: Place<Queued>) -> bool {
@@ -55,19 +58,12 @@ impl Table {
         self.answer(session, number, Ok(Answer::Granted(granted)), effects);
     }
 
-    /// Grants a waiter, with a new token or with that of the grant that it re-enters.
-    fn grant_waiter(
-        &mut self,
-        queued: Place<Queued>,
-        token: Option<FencingToken>,
-        effects: &mut Vec<Effect>,
-    ) {
+    /// Grants a waiter.
+    fn grant_waiter(&mut self, queued: Place<Queued>, token: FencingToken, effects: &mut Vec<Effect>) {
         let Queued { lock, number, .. } = self.dequeue(queued);
-        let token = token.unwrap_or_else(|| self.next_token());
         let granted = self.stand(lock, token);
-        let holder = self.locks[lock].holder.expect("a waiter is somebody");
-        self.answer(holder.session, number, Ok(Answer::Granted(granted)), effects);
-        self.settle(holder.owner, self.locks[lock].resource, effects);
+        let session = self.locks[lock].holder.expect("a waiter is somebody").session;
+        self.answer(session, number, Ok(Answer::Granted(granted)), effects);
     }
 
     fn grant_all(&mut self, set: Place<Set>, effects: &mut Vec<Effect>) {
@@ -96,13 +92,13 @@ impl Table {
             let lock = &self.locks[self.queued[*queued].lock];
             lock.resource == resource && !lock.held
         };
-        let others: Vec<_> = self.owners[owner].queued.iter(&self.queued).filter(waits_here).collect();
-        for queued in others {
+        let waiting: Vec<_> = self.owners[owner].queued.iter(&self.queued).filter(waits_here).collect();
+        for queued in waiting {
             let name = self.resources[resource].name().clone();
             let Queued { mode, set, .. } = self.queued[queued];
             match self.own(resource, owner, mode) {
                 _ if set.is_some() => self.refuse(queued, Refusal::AlreadyHeld { name }, effects),
-                Own::Covers(token) => self.grant_waiter(queued, Some(token), effects),
+                Own::Covers(token) => self.grant_waiter(queued, token, effects),
                 Own::Other(held) => {
                     self.refuse(queued, Refusal::NotCovered { name, held, asked: mode }, effects);
                 }
@@ -113,8 +109,9 @@ impl Table {
 
     /// Somebody waits from now on.
     pub(crate) fn note_wanting(&mut self, resource: Place<Resource>, lock: Place<Lock>, mode: Mode) {
-        let more = self.resources[resource].more.as_ref();
-        if more.is_some_and(|more| more.notified > 0 && more.wanted.of(mode) == 1) {
+        let rest = self.resources[resource].rest.as_ref();
+        // Whoever converts to this mode was not told of itself: for it, the second one is the first.
+        if rest.is_some_and(|rest| rest.notified > 0 && rest.wanted.of(mode) <= 2) {
             self.work.wanting.push((resource, lock, mode));
         }
     }
@@ -129,14 +126,19 @@ impl Table {
     /// The last step of a command: tells those who want to know who waits behind them.
     pub(crate) fn tell_holders(&mut self, effects: &mut Vec<Effect>) {
         for (resource, waiter, mode) in std::mem::take(&mut self.work.wanting) {
+            let Some(rest) = &self.resources[resource].rest else { continue };
+            let first = rest.wanted.of(mode) == 1;
             for holder in self.resources[resource].held.iter(&self.locks).filter(|lock| *lock != waiter) {
-                self.tell(holder, mode, effects);
+                let converts = |queued: Place<Queued>| self.queued[queued].mode == mode;
+                if first || self.locks[holder].queued.is_some_and(converts) {
+                    self.tell(holder, mode, effects);
+                }
             }
         }
         for grant in std::mem::take(&mut self.work.granted) {
             let Some(holder) = self.grants.find(&self.locks, &grant) else { continue };
-            let more = self.resources[self.locks[holder].resource].more.as_ref();
-            for mode in more.into_iter().flat_map(|more| more.wanted.modes()) {
+            let rest = self.resources[self.locks[holder].resource].rest.as_ref();
+            for mode in rest.into_iter().flat_map(|rest| rest.wanted.modes()) {
                 self.tell(holder, mode, effects);
             }
         }

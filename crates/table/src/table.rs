@@ -154,7 +154,7 @@ impl Table {
         }
         let outcome = match request {
             Request::Acquire(acquire) => self.acquire(place, number, acquire),
-            Request::AcquireAll(all) => self.acquire_all(place, number, all),
+            Request::AcquireAll(all) => self.acquire_all(place, number, &all),
             Request::Convert { grant, to, wait, value } => {
                 self.convert(place, number, grant, to, wait, value)
             }
@@ -248,10 +248,10 @@ impl Table {
 
     /// Something has left a resource: it is served before the command is done, and forgotten if there is nothing to it.
     pub(crate) fn touch(&mut self, resource: Place<Resource>) {
-        match &mut self.resources[resource].more {
-            Some(more) if more.touched => {}
-            Some(more) => {
-                more.touched = true;
+        match &mut self.resources[resource].rest {
+            Some(rest) if rest.touched => {}
+            Some(rest) => {
+                rest.touched = true;
                 self.work.serve.push_back(resource);
             }
             None => self.forget_idle(resource),
@@ -331,14 +331,14 @@ impl Table {
         let owner = locks[lock].owner().expect("only what has an owner waits");
         self.owners[owner].queued.push(&mut self.queued, place);
         let (held, resource) = (locks[lock].held, locks[lock].resource);
-        let more = self.resources[resource].more(locks);
-        more.wanted.add(mode);
+        let rest = self.resources[resource].rest(locks);
+        rest.wanted.add(mode);
         if held {
-            more.converting.push(&mut self.queued, place);
-            more.converting_count += 1;
+            rest.converting.push(&mut self.queued, place);
+            rest.converting_count += 1;
         } else {
-            more.waiting.push(&mut self.queued, place);
-            more.waiting_count += 1;
+            rest.waiting.push(&mut self.queued, place);
+            rest.waiting_count += 1;
         }
     }
 
@@ -349,14 +349,14 @@ impl Table {
         let owner = self.locks[lock].owner().expect("only what has an owner waits");
         self.owners[owner].queued.remove(&mut self.queued, place);
         let (held, resource) = (self.locks[lock].held, self.locks[lock].resource);
-        let more = self.resources[resource].more(&self.locks);
-        more.wanted.subtract(mode);
+        let rest = self.resources[resource].rest(&self.locks);
+        rest.wanted.subtract(mode);
         if held {
-            more.converting.remove(&mut self.queued, place);
-            more.converting_count -= 1;
+            rest.converting.remove(&mut self.queued, place);
+            rest.converting_count -= 1;
         } else {
-            more.waiting.remove(&mut self.queued, place);
-            more.waiting_count -= 1;
+            rest.waiting.remove(&mut self.queued, place);
+            rest.waiting_count -= 1;
         }
         self.queued.take(place)
     }

@@ -206,9 +206,9 @@ impl Table {
             }
         }
         let (mut converters, mut waiters) = (Vec::new(), Vec::new());
-        if let Some(more) = &resource.more {
-            converters.extend(more.converting.iter(&self.queued).map(|queued| self.waiter_view(queued)));
-            waiters.extend(more.waiting.iter(&self.queued).map(|queued| self.waiter_view(queued)));
+        if let Some(rest) = &resource.rest {
+            converters.extend(rest.converting.iter(&self.queued).map(|queued| self.waiter_view(queued)));
+            waiters.extend(rest.waiting.iter(&self.queued).map(|queued| self.waiter_view(queued)));
         }
         ResourceView {
             name: resource.name().clone(),

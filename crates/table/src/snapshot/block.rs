@@ -47,7 +47,7 @@ impl<W: Write> Writer<W> {
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a record has more than 4 GiB"))?;
         let head = head(length, self.number);
         self.to.write_all(&head)?;
-        self.to.write_all(&checksum(&head, &self.block).to_le_bytes())?;
+        self.to.write_all(&checksum(head, &self.block).to_le_bytes())?;
         self.to.write_all(&self.block)?;
         self.block.clear();
         self.number += 1;
@@ -62,9 +62,9 @@ fn head(length: u32, number: u32) -> [u8; 8] {
     head
 }
 
-fn checksum(head: &[u8; 8], records: &[u8]) -> u32 {
+fn checksum(head: [u8; 8], records: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
-    hasher.update(head);
+    hasher.update(&head);
     hasher.update(records);
     hasher.finalize()
 }
@@ -136,7 +136,7 @@ impl<R: Read> Reader<R> {
             left -= read as u64;
         }
         let right = head_bytes == head(length, self.number)
-            && checksum(&head_bytes, &self.block) == u32::from_le_bytes(sum);
+            && checksum(head_bytes, &self.block) == u32::from_le_bytes(sum);
         if !right {
             return Err(SnapshotError::Damaged {
                 at: self.at,

@@ -94,7 +94,7 @@ impl Restored {
         let place = table.names.put(&mut table.resources, Resource::new(name));
         self.resource = Some(place);
         if !value.is_empty() || in_doubt {
-            table.resources[place].more(&table.locks).value = Value { bytes: value, in_doubt };
+            table.resources[place].rest(&table.locks).value = Value { bytes: value, in_doubt };
         }
         if let Some((at_ms, until_ms)) = start {
             if until_ms <= signed(table.now_ms) {
@@ -222,7 +222,9 @@ impl Restored {
                 return Err("two requests have queued at one instant".to_owned());
             }
             next += request.len();
-            request.into_iter().for_each(|place| table.stand_in_line(place));
+            for place in request {
+                table.stand_in_line(place);
+            }
         }
         self.table.check()?;
         self.table.check_requests()?;

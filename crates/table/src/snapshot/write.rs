@@ -55,7 +55,7 @@ impl Table {
         put: &mut impl FnMut(&Record) -> io::Result<()>,
     ) -> io::Result<()> {
         let value = resource.value();
-        let start = resource.more.as_ref().and_then(|more| more.start);
+        let start = resource.rest.as_ref().and_then(|rest| rest.start);
         put(&Record::Resource(ResourceRecord {
             name: resource.name().clone(),
             value: value.bytes,
@@ -78,12 +78,12 @@ impl Table {
                 let_go: lock.let_go,
             }))?;
         }
-        let Some(more) = &resource.more else { return Ok(()) };
-        for queued in more.converting.iter(&self.queued) {
+        let Some(rest) = &resource.rest else { return Ok(()) };
+        for queued in rest.converting.iter(&self.queued) {
             let grant = self.locks[self.queued[queued].lock].grant;
             put(&Record::Converting(ConvertingRecord { grant, line: self.line_record(queued) }))?;
         }
-        for queued in more.waiting.iter(&self.queued) {
+        for queued in rest.waiting.iter(&self.queued) {
             let lock = &self.locks[self.queued[queued].lock];
             let holder = lock.holder.expect("a waiter is somebody");
             put(&Record::Waiting(WaitingRecord {

@@ -3,7 +3,7 @@
 use tenure_table::{SnapshotError, Table};
 
 /// Reads bytes as a snapshot. Whatever comes of it is a table that is right, or an error.
-pub fn read(bytes: &[u8]) -> Result<Table, SnapshotError> {
+pub(crate) fn read(bytes: &[u8]) -> Result<Table, SnapshotError> {
     let table = Table::read_snapshot(bytes)?;
     if let Err(fault) = table.check() {
         panic!("a wrong table was read: {fault}");
@@ -16,7 +16,7 @@ pub fn read(bytes: &[u8]) -> Result<Table, SnapshotError> {
 }
 
 /// A snapshot that says just this, with all its checksums right: damage that they cannot find.
-pub fn sealed(records: &[u8]) -> Vec<u8> {
+pub(crate) fn sealed(records: &[u8]) -> Vec<u8> {
     let mut snapshot = b"TENURELT\x01\x00".to_vec();
     let blocks: &[&[u8]] = if records.is_empty() { &[&[]] } else { &[records, &[]] };
     for (number, block) in blocks.iter().enumerate() {

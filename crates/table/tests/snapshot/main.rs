@@ -30,7 +30,9 @@ fn grant(number: u128) -> GrantId {
 fn written(commands: Vec<Command>) -> (Table, Vec<u8>) {
     let mut table = Table::with_seed(Limits::default(), 1);
     let mut effects = Vec::new();
-    commands.into_iter().for_each(|command| table.apply(command, &mut effects));
+    for command in commands {
+        table.apply(command, &mut effects);
+    }
     table.check().unwrap();
     let mut snapshot = Vec::new();
     table.write_snapshot(&mut snapshot).unwrap();
@@ -99,9 +101,9 @@ fn a_restored_table_goes_on_as_the_first_one_does() {
     let (mut table, snapshot) = written(commands.clone());
     let mut restored = read(&snapshot).unwrap();
     let mut more = commands;
-    for number in 0..30 {
-        let request = Request::Release { grant: grant(number % 10), value: None };
-        more.push(Command::request(session(1 + number % 2), 50 + number as u64, request));
+    for number in 0_u64..30 {
+        let request = Request::Release { grant: grant(u128::from(number % 10)), value: None };
+        more.push(Command::request(session(u128::from(1 + number % 2)), 50 + number, request));
     }
     more.push(Command::EndDelay { grant: grant(4) });
     for command in more {
@@ -138,14 +140,9 @@ fn every_missing_end_is_found_and_so_is_a_byte_too_many() {
 /// Blocks that are whole in themselves, but stand in the wrong order, twice, or not at all.
 #[test]
 fn blocks_that_are_not_where_they_belong_are_found() {
-    let acquire = |number: u128| {
-        let acquire = Acquire::new(grant(number), name(&format!("orders/{number}")), Mode::Ex);
-        Command::Request {
-            session: session(1),
-            number: number as u64,
-            seen: number as u64 - 1,
-            request: Request::Acquire(acquire),
-        }
+    let acquire = |number: u64| {
+        let acquire = Acquire::new(grant(number.into()), name(&format!("orders/{number}")), Mode::Ex);
+        Command::Request { session: session(1), number, seen: number - 1, request: Request::Acquire(acquire) }
     };
     let open = Command::OpenSession { session: session(1), ttl_ms: 1, label: None };
     let (table, snapshot) = written(std::iter::once(open).chain((1..5_000).map(acquire)).collect());
@@ -161,7 +158,9 @@ fn blocks_that_are_not_where_they_belong_are_found() {
     assert!(blocks.len() >= 4, "it takes several blocks to mix them up");
     let with = |order: &[usize]| {
         let mut mixed = snapshot[..10].to_vec();
-        order.iter().for_each(|block| mixed.extend(blocks[*block]));
+        for block in order {
+            mixed.extend(blocks[*block]);
+        }
         mixed
     };
     let whole: Vec<usize> = (0..blocks.len()).collect();
