@@ -43,9 +43,14 @@ fn two_daemons_that_were_started_under_a_lock_exclude_each_other_later() {
     let place = Place::new();
     let first = "until [ -e go ]; do sleep 0.05; done; exec tenure run job -- sleep 1000";
     let second = "until [ -e go-too ]; do sleep 0.05; done; tenure run --no-wait job -- echo; echo $? > code";
-    let start = |daemon| format!("setsid sh -c '{daemon}' >/dev/null 2>&1 & echo $! >> daemons; ");
-    place.run(&["run", "job", "--", "sh", "-c", &(start(first) + &start(second))]).expect(0, "");
-    let pids = Pids(place.numbers("daemons"));
+    // A daemon is one when it is in a session of its own: before that, it is the command's, and ends with it.
+    let start = |file, daemon| {
+        let begun = format!("setsid sh -c 'echo $$ > {file}; {daemon}' >/dev/null 2>&1 & ");
+        begun + &format!("until [ -s {file} ]; do sleep 0.02; done; ")
+    };
+    let script = start("first", first) + &start("second", second);
+    place.run(&["run", "job", "--", "sh", "-c", &script]).expect(0, "");
+    let pids = Pids([place.numbers("first"), place.numbers("second")].concat());
     let daemons = &pids.0;
     std::fs::write(place.path("go"), "").unwrap();
     eventually("the first to get it", || place.is_held("job"));
