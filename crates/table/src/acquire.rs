@@ -71,13 +71,7 @@ impl Table {
             Own::Nothing => None,
         };
         let here = &self.resources[resource];
-        // An owner that is not known holds nothing, so that nothing here is its own.
-        let open = token.is_some()
-            || here.in_line() == 0
-                && match known {
-                    Some(owner) => here.fits(resource, &self.locks, &self.owners, owner, mode),
-                    None => here.fits_stranger(&self.locks, mode),
-                };
+        let open = token.is_some() || here.in_line() == 0 && here.fits_stranger(&self.locks, mode);
         if !open {
             if wait == Wait::Try {
                 return Err(Refusal::Busy { name: here.name().clone() });
@@ -95,7 +89,8 @@ impl Table {
         let place = self.resources[resource].in_line();
         let order = self.next_order();
         let queued = self.enqueue(lock, mode, number, order);
-        if let Some(cycle) = self.deadlock(owner) {
+        if let Some(cycle) = self.cycle_through(owner, &[queued]) {
+            self.last_order -= 1;
             self.dequeue(queued);
             self.take_lock(lock);
             return Err(Refusal::Deadlock { cycle });
@@ -119,7 +114,7 @@ impl Table {
         self.check_locks(session, items.len())?;
         let new = items.iter().filter(|item| self.names.find(&self.resources, &item.name).is_none()).count();
         let limit = self.limits.names;
-        if self.resources.len() + new > limit as usize {
+        if new > 0 && self.resources.len() + new > limit as usize {
             return Err(Refusal::TooManyNames { limit });
         }
         let mut resources = Vec::with_capacity(items.len());
@@ -185,10 +180,11 @@ impl Table {
             .collect();
         let first = places[0];
         let set = self.sets.put(Set { places: places.clone() });
-        for queued in places {
-            self.queued[queued].set = Some(set);
+        for queued in &places {
+            self.queued[*queued].set = Some(set);
         }
-        if let Some(cycle) = self.deadlock(owner) {
+        if let Some(cycle) = self.cycle_through(owner, &places) {
+            self.last_order -= 1;
             self.leave_line(first).into_iter().for_each(|lock| self.take_lock(lock));
             return Err(Refusal::Deadlock { cycle });
         }

@@ -41,13 +41,13 @@ pub enum Command {
         session: SessionId,
         /// Its number, larger than 0 and used once by the session. Numbers need not come in their order.
         number: u64,
-        /// The client has the answers to all its requests up to this number, except those that wait, and will not ask for them
-        /// again.
+        /// The client has the answers to all its requests up to this number, except those that wait or have waited, and will not
+        /// ask for them again.
         seen: u64,
         /// What is asked for.
         request: Request,
     },
-    /// Says that a session has seen the last answer to one request.
+    /// Says that a session has seen the last answer to a request that has waited.
     Acknowledge {
         /// Whose.
         session: SessionId,

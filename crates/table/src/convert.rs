@@ -30,7 +30,7 @@ impl Table {
                 return Err(Refusal::ValueOnTheWayUp);
             }
             self.check_value(from, &bytes)?;
-            self.write_value(resource, bytes);
+            self.write_value(resource, &bytes);
         }
         let here = &self.resources[resource];
         // Down, nothing is asked for, also where a delay stands that its owner left elsewhere.
@@ -38,7 +38,8 @@ impl Table {
             let others_wait = here.in_line() > 0;
             let granted = self.change_mode(lock, to);
             if !down && others_wait && !self.owners[owner].queued.is_empty() {
-                self.work.overtook = Some(owner);
+                let owner = self.owners[owner].id();
+                self.work.recheck.push(owner);
             }
             return Ok(Answer::Granted(granted));
         }
@@ -49,7 +50,10 @@ impl Table {
         let place = here.rest.as_ref().map_or(0, |rest| rest.converting_count);
         let order = self.next_order();
         let queued = self.enqueue(lock, to, number, order);
-        if let Some(cycle) = self.deadlock(owner) {
+        // It stands ahead of all waiters, who wait for its owner from now on: a cycle may also go through another request of it.
+        let requests: Vec<_> = self.owners[owner].queued.iter(&self.queued).collect();
+        if let Some(cycle) = self.cycle_through(owner, &requests) {
+            self.last_order -= 1;
             self.dequeue(queued);
             self.touch(resource);
             return Err(Refusal::Deadlock { cycle });

@@ -1,8 +1,9 @@
 //! Waits that would never end.
 //!
 //! A queued request waits for every other owner that holds its resource in a conflicting mode, and for every other owner that is
-//! ahead of it in line. To find out whether a cycle goes through an owner it is enough to follow the neighbours in line: who is
-//! ahead of the one ahead is reached through that one.
+//! ahead of it in line. One whose owner waits further ahead in the same line is tied to that: it waits for nobody by itself. To find out
+//! whether a cycle goes through an owner it is enough to follow the neighbours in line: who is ahead of the one ahead is reached
+//! through that one, unless it is tied.
 //!
 //! Two searches take turns, each with as many steps as the other: whom do the owner's requests wait for, and who waits for the
 //! owner? The first that has nothing left to look at has shown that there is no cycle. So a long chain costs nothing to those who
@@ -40,12 +41,6 @@ impl Steps {
 type Seen<T> = HashSet<T, FixedState>;
 
 impl Table {
-    /// The cycle that this owner's requests are in, if there is one.
-    pub(crate) fn deadlock(&self, owner: Place<Owner>) -> Option<Arc<[CycleMember]>> {
-        let requests: Vec<_> = self.owners[owner].queued.iter(&self.queued).collect();
-        self.cycle_through(owner, &requests)
-    }
-
     /// Refuses the requests of this owner that cannot end, the youngest first, until all that are left can.
     pub(crate) fn refuse_deadlocked(&mut self, owner: Place<Owner>, effects: &mut Vec<Effect>) {
         let mut requests: Vec<Vec<Place<Queued>>> = Vec::new();
@@ -63,7 +58,11 @@ impl Table {
     }
 
     /// The cycle that begins with one of these requests of this owner, if there is one.
-    fn cycle_through(&self, owner: Place<Owner>, requests: &[Place<Queued>]) -> Option<Arc<[CycleMember]>> {
+    pub(crate) fn cycle_through(
+        &self,
+        owner: Place<Owner>,
+        requests: &[Place<Queued>],
+    ) -> Option<Arc<[CycleMember]>> {
         let mut steps = FIRST_STEPS;
         let closed = loop {
             let of_waited_for = self.reaches(owner, requests, &mut Steps(steps));
@@ -133,6 +132,9 @@ impl Table {
             }
         }
         seen.remove(&start);
+        if seen.is_empty() {
+            return Ok(false);
+        }
         for queued in requests {
             for blocker in self.nearest_blockers(*queued, steps)? {
                 if seen.contains(&blocker) {
@@ -151,11 +153,16 @@ impl Table {
         steps: &mut Steps,
     ) -> Result<Vec<Place<Owner>>, OutOfSteps> {
         let (mut blockers, owner) = (Vec::new(), self.owner_of(queued));
+        if self.queued[queued].tied {
+            return Ok(blockers);
+        }
         for ahead in self.ahead(queued) {
             steps.take()?;
             if self.owner_of(ahead) != owner {
                 blockers.push(self.owner_of(ahead));
-                break;
+                if !self.queued[ahead].tied {
+                    break;
+                }
             }
         }
         for lock in self.resource_of(queued).held.iter(&self.locks) {
@@ -187,7 +194,7 @@ impl Table {
         before(queued).chain(last.into_iter().flat_map(move |last| std::iter::once(last).chain(before(last))))
     }
 
-    /// The first in line of another owner that conflicts with a lock: all behind that one wait for it anyway.
+    /// The first in line that waits for a lock: all behind that one wait for it anyway.
     fn first_behind(
         &self,
         lock: Place<Lock>,
@@ -199,7 +206,8 @@ impl Table {
         for queued in rest.line(&self.queued) {
             steps.take()?;
             let conflicts = !lock.mode.compatible_with(self.queued[queued].mode);
-            if conflicts && Some(self.owner_of(queued)) != lock.owner() {
+            let tied = self.queued[queued].tied;
+            if conflicts && !tied && Some(self.owner_of(queued)) != lock.owner() {
                 waiters.push(queued);
                 break;
             }
@@ -207,7 +215,7 @@ impl Table {
         Ok(())
     }
 
-    /// The next in line of another owner.
+    /// The next in line that waits for the owner of this one.
     fn next_in_line(
         &self,
         queued: Place<Queued>,
@@ -222,7 +230,7 @@ impl Table {
         let mut at = next(queued);
         while let Some(place) = at {
             steps.take()?;
-            if self.owner_of(place) != self.owner_of(queued) {
+            if self.owner_of(place) != self.owner_of(queued) && !self.queued[place].tied {
                 return Ok(Some(place));
             }
             at = next(place);
@@ -237,6 +245,9 @@ impl Table {
             let (lock, queued) = (&self.locks[*lock], &self.queued[queued]);
             !lock.mode.compatible_with(queued.mode)
         };
+        if self.queued[queued].tied {
+            return (Behind::Itself, None);
+        }
         if let Some((lock, owner)) = standing().find_map(|lock| Some((lock, self.blocks(lock, queued)?))) {
             let holder = self.locks[lock].holder.expect("what blocks has an owner");
             return (Behind::Holder(self.holder_view(lock, holder)), Some(owner));
@@ -252,22 +263,61 @@ impl Table {
         }
     }
 
-    /// The place in line at which a request for several locks waits for somebody else.
-    pub(crate) fn set_closed_at(&self, queued: Place<Queued>) -> Option<Place<Queued>> {
-        let set = self.queued[queued].set?;
-        let places = self.sets[set].places.iter().copied();
-        places.into_iter().find(|place| !matches!(self.behind(*place).0, Behind::Itself))
+    /// Another place in line at which the owner of this one waits for somebody else, and this one with it.
+    pub(crate) fn own_closed_at(&self, queued: Place<Queued>) -> Option<Place<Queued>> {
+        let own = self.owners[self.owner_of(queued)].queued.iter(&self.queued);
+        let Queued { set, tied, .. } = self.queued[queued];
+        let here = self.locks[self.queued[queued].lock].resource;
+        let mut with = own.filter(|other| {
+            let of_set = set.is_some() && self.queued[*other].set == set;
+            of_set || tied && self.locks[self.queued[*other].lock].resource == here
+        });
+        with.find(|other| !matches!(self.behind(*other).0, Behind::Itself))
+    }
+
+    /// Whether any owners wait for each other. Looks at everybody once.
+    pub(crate) fn has_deadlock(&self) -> bool {
+        let blockers = |owner: Place<Owner>| {
+            let mut all = Vec::new();
+            for queued in self.owners[owner].queued.iter(&self.queued) {
+                all.extend(self.nearest_blockers(queued, &mut Steps(usize::MAX)).unwrap_or_default());
+            }
+            all
+        };
+        let (mut done, mut on_path) = (Seen::default(), Seen::default());
+        for start in self.owners.places() {
+            let mut path = vec![(start, vec![start])];
+            while let Some((owner, next)) = path.last_mut() {
+                match next.pop() {
+                    Some(next) if on_path.contains(&next) => return true,
+                    Some(next) if done.contains(&next) => {}
+                    Some(next) => {
+                        on_path.insert(next);
+                        path.push((next, blockers(next)));
+                    }
+                    None => {
+                        on_path.remove(owner);
+                        done.insert(*owner);
+                        path.pop();
+                    }
+                }
+            }
+        }
+        false
     }
 
     /// The shortest cycle that begins with one of these requests, of which it is known that there is one.
     fn shortest_cycle(&self, owner: Place<Owner>, requests: &[Place<Queued>]) -> Arc<[CycleMember]> {
         // How each owner was come to: the request that waits for it.
         let mut from: HashMap<Place<Owner>, Place<Queued>, FixedState> = HashMap::default();
-        // What was looked at need not be looked at again: so much of the line, and the holders that conflict with this mode.
-        let mut looked: HashMap<Place<Resource>, u32, FixedState> = HashMap::default();
+        // What was looked at need not be looked at again: those ahead in line, and the holders that conflict with this mode.
+        let mut looked: Seen<Place<Queued>> = Seen::default();
         let mut held: Seen<(Place<Resource>, Mode)> = Seen::default();
         let mut open: VecDeque<Place<Queued>> = requests.iter().copied().collect();
         while let Some(queued) = open.pop_front() {
+            if self.queued[queued].tied {
+                continue;
+            }
             let resource = self.locks[self.queued[queued].lock].resource;
             let mut blockers = Vec::new();
             // The goal does not see itself: what it looked at must be looked at again by others.
@@ -276,15 +326,10 @@ impl Table {
                 let standing = self.resources[resource].held.iter(&self.locks);
                 blockers.extend(standing.filter_map(|lock| self.blocks(lock, queued)));
             }
-            let (place, looked) = (self.place(queued), looked.entry(resource).or_default());
-            let skip = if at_goal { 0 } else { *looked };
-            let rest = self.resources[resource].rest.as_ref();
-            let line = rest.into_iter().flat_map(|rest| rest.line(&self.queued));
-            let ahead = line.take(place as usize).skip(skip as usize);
-            blockers.extend(ahead.map(|ahead| self.owner_of(ahead)));
-            if !at_goal {
-                *looked = place.max(*looked);
-            }
+            let ahead = self.ahead(queued).take_while(|ahead| at_goal || looked.insert(*ahead));
+            let mut ahead: Vec<_> = ahead.map(|ahead| self.owner_of(ahead)).collect();
+            ahead.reverse();
+            blockers.extend(ahead);
             for blocker in blockers.into_iter().filter(|blocker| *blocker != self.owner_of(queued)) {
                 if blocker == owner {
                     return self.path(queued, owner, &from);

@@ -189,7 +189,7 @@ pub enum Refusal {
         limit: u32,
     },
     /// It cannot be had now, and the request was not to wait.
-    #[error("`{name}` is held by somebody else")]
+    #[error("`{name}` cannot be had now: somebody else holds it, or waits for it")]
     Busy {
         /// The resource.
         name: LockName,

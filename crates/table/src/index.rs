@@ -1,10 +1,13 @@
 //! How something is found by its name or id: a hash table of places, which keeps no key of its own.
 //!
-//! Hashes are seeded for each table, since names come from strangers. The order of a hash table is never looked at.
+//! Hashes are seeded at random for each process, and again for each table, since names and ids come from strangers. The order of a hash
+//! table is never looked at.
 
-use foldhash::fast::FixedState;
-use hashbrown::HashTable;
 use std::hash::{BuildHasher, Hash};
+
+use foldhash::SharedSeed;
+use foldhash::fast::SeedableRandomState;
+use hashbrown::HashTable;
 
 use crate::arena::{Arena, Place};
 
@@ -22,11 +25,12 @@ pub(crate) struct KeyHash(u64);
 #[derive(Debug)]
 pub(crate) struct Index<T> {
     places: HashTable<Place<T>>,
-    hasher: FixedState,
+    hasher: SeedableRandomState,
 }
 
 impl<T: Keyed> Index<T> {
-    pub(crate) const fn new(hasher: FixedState) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
+        let hasher = SeedableRandomState::with_seed(seed, SharedSeed::global_random());
         Self { places: HashTable::new(), hasher }
     }
 

@@ -150,6 +150,8 @@ pub(crate) struct Queued {
     pub(crate) since_ms: u64,
     /// The other locks that must come with this one.
     pub(crate) set: Option<Place<Set>>,
+    /// Its owner waits further ahead in the same line, and this is settled together with that.
+    pub(crate) tied: bool,
     in_line: Links<Self>,
     of_owner: Links<Self>,
 }
@@ -163,6 +165,7 @@ impl Queued {
             order,
             since_ms,
             set: None,
+            tied: false,
             in_line: Links::default(),
             of_owner: Links::default(),
         }

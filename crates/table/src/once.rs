@@ -9,9 +9,9 @@ use crate::table::Table;
 use crate::{Answer, GrantId, LockName, Mode, Outcome, Refusal, Value};
 
 impl Table {
-    pub(crate) fn set_value(&mut self, session: Place<Session>, grant: GrantId, bytes: Bytes) -> Outcome {
+    pub(crate) fn set_value(&mut self, session: Place<Session>, grant: GrantId, bytes: &Bytes) -> Outcome {
         let lock = self.held(session, grant)?;
-        self.check_value(self.locks[lock].mode, &bytes)?;
+        self.check_value(self.locks[lock].mode, bytes)?;
         self.write_value(self.locks[lock].resource, bytes);
         Ok(Answer::Written)
     }
@@ -24,8 +24,10 @@ impl Table {
         if bytes.len() <= limit as usize { Ok(()) } else { Err(Refusal::ValueTooLong { limit }) }
     }
 
-    pub(crate) fn write_value(&mut self, resource: Place<Resource>, bytes: Bytes) {
-        self.resources[resource].rest(&self.locks).value = Value { bytes, in_doubt: false };
+    /// The bytes are copied: they may be a part of a message, which would be kept with them.
+    pub(crate) fn write_value(&mut self, resource: Place<Resource>, bytes: &Bytes) {
+        self.resources[resource].rest(&self.locks).value =
+            Value { bytes: Bytes::copy_from_slice(bytes), in_doubt: false };
         self.touch(resource);
     }
 
@@ -86,7 +88,8 @@ impl Table {
     }
 
     pub(crate) fn advance_time(&mut self, to_ms: u64) {
-        self.now_ms = self.now_ms.max(to_ms);
+        // More than that cannot be counted with, and is no time.
+        self.now_ms = self.now_ms.max(to_ms.min(i64::MAX.unsigned_abs()));
         while let Some((until_ms, _)) = self.starts.first()
             && *until_ms <= signed(self.now_ms)
         {

@@ -20,7 +20,7 @@ impl Table {
         let Lock { resource, mode, held, queued, .. } = self.locks[lock];
         if held && let Some(bytes) = value {
             self.check_value(mode, &bytes)?;
-            self.write_value(resource, bytes);
+            self.write_value(resource, &bytes);
         }
         if let Some(queued) = queued {
             self.refuse(queued, Refusal::Cancelled, effects);

@@ -63,6 +63,11 @@ impl Counts {
         self.0[mode as usize] -= 1;
     }
 
+    pub(crate) fn without(mut self, others: &Self) -> Self {
+        self.0.iter_mut().zip(others.0).for_each(|(count, other)| *count -= other);
+        self
+    }
+
     pub(crate) fn total(&self) -> u32 {
         self.0.iter().sum()
     }

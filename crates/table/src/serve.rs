@@ -40,8 +40,12 @@ impl Table {
     pub(crate) fn fits_now(&self, queued: Place<Queued>) -> bool {
         let Queued { lock, mode, .. } = self.queued[queued];
         let lock = &self.locks[lock];
-        let owner = lock.owner().expect("only what has an owner waits");
-        self.resources[lock.resource].fits(lock.resource, &self.locks, &self.owners, owner, mode)
+        let here = &self.resources[lock.resource];
+        // An owner that waits for a resource holds nothing of it: it would have been settled.
+        if !lock.held {
+            return here.fits_stranger(&self.locks, mode);
+        }
+        here.fits(lock.resource, &self.locks, &self.owners, self.owner_of(queued), mode)
     }
 
     pub(crate) fn is_first_everywhere(&self, set: Place<Set>) -> bool {
@@ -125,7 +129,9 @@ impl Table {
 
     /// The last step of a command: tells those who want to know who waits behind them.
     pub(crate) fn tell_holders(&mut self, effects: &mut Vec<Effect>) {
-        for (resource, waiter, mode) in std::mem::take(&mut self.work.wanting) {
+        let (mut wanting, mut granted) =
+            (std::mem::take(&mut self.work.wanting), std::mem::take(&mut self.work.granted));
+        for (resource, waiter, mode) in wanting.drain(..) {
             let Some(rest) = &self.resources[resource].rest else { continue };
             let first = rest.wanted.of(mode) == 1;
             for holder in self.resources[resource].held.iter(&self.locks).filter(|lock| *lock != waiter) {
@@ -135,13 +141,15 @@ impl Table {
                 }
             }
         }
-        for grant in std::mem::take(&mut self.work.granted) {
+        for grant in granted.drain(..) {
             let Some(holder) = self.grants.find(&self.locks, &grant) else { continue };
             let rest = self.resources[self.locks[holder].resource].rest.as_ref();
             for mode in rest.into_iter().flat_map(|rest| rest.wanted.modes()) {
                 self.tell(holder, mode, effects);
             }
         }
+        // Empty again, with the memory that they have.
+        (self.work.wanting, self.work.granted) = (wanting, granted);
     }
 
     fn tell(&self, lock: Place<Lock>, mode: Mode, effects: &mut Vec<Effect>) {

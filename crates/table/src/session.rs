@@ -25,11 +25,12 @@ pub(crate) struct Session {
 /// What a session's requests were answered.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Memory {
-    /// The client has seen the answers up to this number, but for those that wait and those that come late.
+    /// The client has seen the answers up to this number, but for those to requests that waited.
     pub(crate) floor: u64,
-    /// Last answers to numbers above the floor, in the order of the numbers.
+    /// Answers that were given at once, to numbers above the floor, in the order of the numbers.
     pub(crate) answers: VecDeque<(u64, Outcome)>,
-    /// Last answers to numbers up to the floor: those requests waited when the floor was raised. In the order of the numbers.
+    /// Last answers to requests that waited, in the order of the numbers. The client may have raised the floor before it heard of
+    /// them, so each is kept until it is acknowledged by itself.
     pub(crate) late: Vec<(u64, Outcome)>,
     /// Requests that wait, in the order of their numbers.
     pub(crate) waiting: Vec<Waiting>,
@@ -72,7 +73,7 @@ impl Memory {
         self.floor = self.floor.max(number);
     }
 
-    /// The client has seen the last answer to this number.
+    /// The client has seen the last answer to this number, which waited.
     pub(crate) fn seen_one(&mut self, number: u64) {
         if let Ok(at) = self.late.binary_search_by_key(&number, |(answered, _)| *answered) {
             drop(self.late.remove(at));
@@ -81,30 +82,28 @@ impl Memory {
 
     /// What is to be said to a number that is not new.
     pub(crate) fn repeat(&self, number: u64) -> Option<Outcome> {
-        if number > self.floor {
-            // Numbers come in their order, but for what was sent again.
-            if self.answers.back().is_none_or(|(last, _)| *last < number)
-                && self.waiting.last().is_none_or(|last| last.number < number)
-            {
-                return None;
-            }
-            if let Ok(at) = self.answers.binary_search_by_key(&number, |(answered, _)| *answered) {
-                return Some(self.answers[at].1.clone());
-            }
+        // Numbers come in their order, but for what was sent again.
+        let answered = self.answers.back().is_some_and(|(last, _)| *last >= number);
+        if answered && let Ok(at) = self.answers.binary_search_by_key(&number, |(answered, _)| *answered) {
+            return Some(self.answers[at].1.clone());
         }
         if let Some(waiting) = self.waits(number) {
             return Some(Ok(Answer::Queued { place: waiting.place }));
         }
-        if number > self.floor {
-            return None;
+        if let Ok(at) = self.late.binary_search_by_key(&number, |(answered, _)| *answered) {
+            return Some(self.late[at].1.clone());
         }
-        let late = self.late.binary_search_by_key(&number, |(answered, _)| *answered);
-        Some(late.map_or(Err(Refusal::Forgotten), |at| self.late[at].1.clone()))
+        (number <= self.floor).then_some(Err(Refusal::Forgotten))
     }
 
     pub(crate) fn waits(&self, number: u64) -> Option<&Waiting> {
         let at = self.waiting.binary_search_by_key(&number, |waiting| waiting.number).ok()?;
         Some(&self.waiting[at])
+    }
+
+    pub(crate) fn waits_mut(&mut self, number: u64) -> Option<&mut Waiting> {
+        let at = self.waiting.binary_search_by_key(&number, |waiting| waiting.number).ok()?;
+        Some(&mut self.waiting[at])
     }
 
     /// How many last answers are kept.
@@ -121,15 +120,18 @@ impl Memory {
     pub(crate) fn keep(&mut self, number: u64, outcome: Outcome) {
         if let Ok(at) = self.waiting.binary_search_by_key(&number, |waiting| waiting.number) {
             self.waiting.remove(at);
-        }
-        if number <= self.floor {
-            let at = self.late.partition_point(|(answered, _)| *answered < number);
-            self.late.insert(at, (number, outcome));
+            self.keep_late(number, outcome);
         } else if self.answers.back().is_none_or(|(last, _)| *last < number) {
             self.answers.push_back((number, outcome));
         } else {
             let at = self.answers.partition_point(|(answered, _)| *answered < number);
             self.answers.insert(at, (number, outcome));
         }
+    }
+
+    /// The last answer to a number that waited.
+    pub(crate) fn keep_late(&mut self, number: u64, outcome: Outcome) {
+        let at = self.late.partition_point(|(answered, _)| *answered < number);
+        self.late.insert(at, (number, outcome));
     }
 }

@@ -6,8 +6,6 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
-use foldhash::fast::FixedState;
-
 use crate::arena::{Arena, Place};
 use crate::index::{Index, KeyHash};
 use crate::lock::{Holder, Lock, Owner, Queued, Set};
@@ -52,8 +50,8 @@ pub(crate) struct Work {
     pub(crate) wanting: Vec<(Place<Resource>, Place<Lock>, Mode)>,
     /// What was just granted to holders that want to be told who waits.
     pub(crate) granted: Vec<GrantId>,
-    /// An owner that has got a mode over the heads of others who wait.
-    pub(crate) overtook: Option<Place<Owner>>,
+    /// Owners for whose requests new ones to wait for have appeared, although they have not just queued.
+    pub(crate) recheck: Vec<OwnerId>,
 }
 
 impl Table {
@@ -64,20 +62,19 @@ impl Table {
 
     /// An empty table whose hash maps are seeded with this. Nothing that a table does depends on it.
     pub fn with_seed(limits: Limits, seed: u64) -> Self {
-        let hasher = FixedState::with_seed(seed);
         Self {
             limits,
             now_ms: 0,
             last_token: 0,
             last_order: 0,
             sessions: Arena::new(),
-            session_ids: Index::new(hasher.clone()),
+            session_ids: Index::new(seed),
             resources: Arena::new(),
-            names: Index::new(hasher.clone()),
+            names: Index::new(seed),
             locks: Arena::new(),
-            grants: Index::new(hasher.clone()),
+            grants: Index::new(seed),
             owners: Arena::new(),
-            owner_ids: Index::new(hasher),
+            owner_ids: Index::new(seed),
             queued: Arena::new(),
             sets: Arena::new(),
             starts: BTreeSet::new(),
@@ -117,11 +114,18 @@ impl Table {
 
     /// What is the same for all commands.
     fn finish(&mut self, effects: &mut Vec<Effect>) {
-        if let Some(owner) = self.work.overtook.take() {
-            self.refuse_deadlocked(owner, effects);
-        }
-        while let Some(resource) = self.work.serve.pop_front() {
-            self.serve(resource, effects);
+        loop {
+            // By id: a session's locks end in an order that means nothing.
+            self.work.recheck.sort_unstable_by(|a, b| b.cmp(a));
+            if let Some(owner) = self.work.recheck.pop() {
+                if let Some(owner) = self.owner_ids.find(&self.owners, &owner) {
+                    self.refuse_deadlocked(owner, effects);
+                }
+            } else if let Some(resource) = self.work.serve.pop_front() {
+                self.serve(resource, effects);
+            } else {
+                break;
+            }
         }
         self.tell_holders(effects);
     }
@@ -160,7 +164,7 @@ impl Table {
             }
             Request::Release { grant, value } => self.release(place, grant, value, effects),
             Request::Cancel { number } => self.cancel(place, number, effects),
-            Request::SetValue { grant, bytes } => self.set_value(place, grant, bytes),
+            Request::SetValue { grant, bytes } => self.set_value(place, grant, &bytes),
             Request::Remember { grant, ago_ms, window_ms } => self.remember(place, grant, ago_ms, window_ms),
             Request::Break { name, how } => self.break_lock(&name, how, effects),
         };
@@ -326,12 +330,13 @@ impl Table {
     /// Gives what is queued its place in the resource's line and among its owner's requests.
     pub(crate) fn stand_in_line(&mut self, place: Place<Queued>) {
         let (lock, mode) = (self.queued[place].lock, self.queued[place].mode);
-        let locks = &mut self.locks;
-        locks[lock].queued = Some(place);
+        self.locks[lock].queued = Some(place);
+        let locks = &self.locks;
         let owner = locks[lock].owner().expect("only what has an owner waits");
-        self.owners[owner].queued.push(&mut self.queued, place);
         let (held, resource) = (locks[lock].held, locks[lock].resource);
-        let rest = self.resources[resource].rest(locks);
+        self.queued[place].tied = !held && self.first_of(owner, resource).is_some();
+        self.owners[owner].queued.push(&mut self.queued, place);
+        let rest = self.resources[resource].rest(&self.locks);
         rest.wanted.add(mode);
         if held {
             rest.converting.push(&mut self.queued, place);
@@ -358,7 +363,28 @@ impl Table {
             rest.waiting.remove(&mut self.queued, place);
             rest.waiting_count -= 1;
         }
-        self.queued.take(place)
+        let queued = self.queued.take(place);
+        // Who waited with this one waits by itself from now on, and perhaps for ever.
+        if !held
+            && !queued.tied
+            && let Some(next) = self.first_of(owner, resource)
+        {
+            self.queued[next].tied = false;
+            self.work.recheck.push(self.owners[owner].id());
+        }
+        queued
+    }
+
+    /// The first place of an owner among those who wait for a resource, looked for where there is less to look through.
+    fn first_of(&self, owner: Place<Owner>, resource: Place<Resource>) -> Option<Place<Queued>> {
+        let rest = self.resources[resource].rest.as_ref()?;
+        if rest.waiting_count < self.owners[owner].lock_count {
+            return rest.waiting.iter(&self.queued).find(|queued| self.owner_of(*queued) == owner);
+        }
+        self.owners[owner].queued.iter(&self.queued).find(|queued| {
+            let lock = &self.locks[self.queued[*queued].lock];
+            lock.resource == resource && !lock.held
+        })
     }
 
     /// Notes down that a request waits.

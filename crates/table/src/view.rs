@@ -121,7 +121,7 @@ pub enum Behind {
     Ahead(CycleMember),
     /// A dead holder's delay is not over.
     Delay(DelayView),
-    /// Nobody here: the request is for several locks, and waits at another of them.
+    /// Nobody but its own owner: it waits at another of several locks, or together with another request that is further ahead.
     Itself,
 }
 
@@ -159,11 +159,11 @@ impl Table {
             met.push(queued);
             let (behind, owner) = self.behind(queued);
             chain.push(Link { waiter: self.cycle_member(queued), behind });
-            next = owner.and_then(|owner| self.owners[owner].queued.first());
-            if owner.is_none() && self.queued[queued].set.is_some() {
-                // It is its turn here: the chain goes on where it is not.
-                next = self.set_closed_at(queued);
-            }
+            next = match owner {
+                Some(owner) => self.owners[owner].queued.first(),
+                // The chain goes on where it is not its own turn.
+                None => self.own_closed_at(queued),
+            };
         }
         chain
     }

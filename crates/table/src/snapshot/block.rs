@@ -147,7 +147,8 @@ impl<R: Read> Reader<R> {
         self.number += 1;
         if length == 0 {
             self.ended = true;
-            if self.from.read(&mut [0])? != 0 {
+            let mut behind = Vec::new();
+            if (&mut self.from).take(1).read_to_end(&mut behind)? != 0 {
                 return Err(SnapshotError::Damaged { at: self.at, what: "something comes after the end" });
             }
         }

@@ -9,7 +9,7 @@ use crate::once::signed;
 use crate::resource::{Resource, StartNote};
 use crate::session::{Session, Waiting};
 use crate::table::Table;
-use crate::{Answer, GrantId, Limits, OwnerId, SessionId, Value};
+use crate::{Answer, GrantId, Limits, OwnerId, Refusal, SessionId, Value};
 
 use super::record::{
     AnswerRecord, ConvertingRecord, HeldRecord, LineRecord, Record, ResourceRecord, SessionRecord, SetRecord,
@@ -77,11 +77,16 @@ impl Restored {
             return Err("an answer that was kept is not the last one".to_owned());
         }
         let memory = &mut self.table.sessions[session].memory;
-        let last = memory.answers.back().or(memory.late.last());
-        if last.is_some_and(|(last, _)| *last >= record.number) {
+        let last = if record.waited { memory.late.last() } else { memory.answers.back() };
+        let in_order = last.is_none_or(|(last, _)| *last < record.number);
+        if !in_order || memory.repeat(record.number).is_some_and(|known| known != Err(Refusal::Forgotten)) {
             return Err("answers are out of order".to_owned());
         }
-        memory.keep(record.number, record.outcome);
+        if record.waited {
+            memory.keep_late(record.number, record.outcome);
+        } else {
+            memory.keep(record.number, record.outcome);
+        }
         Ok(())
     }
 
@@ -151,12 +156,10 @@ impl Restored {
         self.lines.push(queued);
         let session = table.locks[lock].holder.ok_or("a delay waits")?.session;
         let memory = &mut table.sessions[session].memory;
-        let kept = memory.late.iter().chain(&memory.answers).any(|(answered, _)| *answered == number);
-        if kept {
-            return Err(format!("request {number} waits, and was answered"));
-        }
-        if memory.waits(number).is_none() {
-            memory.wait(Waiting { number, place, queued });
+        match memory.repeat(number) {
+            None | Some(Err(Refusal::Forgotten)) => memory.wait(Waiting { number, place, queued }),
+            Some(Ok(Answer::Queued { .. })) => {}
+            Some(_) => return Err(format!("request {number} waits, and was answered")),
         }
         Ok(())
     }
@@ -183,7 +186,7 @@ impl Restored {
             return Err("a set is of several".to_owned());
         }
         let memory = &mut table.sessions[holder.session].memory;
-        if let Some(waiting) = memory.waiting.iter_mut().find(|waiting| waiting.number == number) {
+        if let Some(waiting) = memory.waits_mut(number) {
             waiting.queued = first;
         }
         let set = table.sets.put(Set { places: places.clone() });

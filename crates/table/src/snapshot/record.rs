@@ -46,6 +46,8 @@ pub(crate) struct SessionRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AnswerRecord {
     pub(crate) number: u64,
+    /// Whether the request has waited: then it is kept until it is acknowledged by itself.
+    pub(crate) waited: bool,
     pub(crate) outcome: Outcome,
 }
 

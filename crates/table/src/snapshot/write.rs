@@ -31,8 +31,10 @@ impl Table {
                 label: session.label.clone(),
                 floor: session.memory.floor,
             }))?;
-            for (number, outcome) in session.memory.late.iter().chain(&session.memory.answers) {
-                put(&Record::Answer(AnswerRecord { number: *number, outcome: outcome.clone() }))?;
+            let late = session.memory.late.iter().map(|answer| (true, answer));
+            let at_once = session.memory.answers.iter().map(|answer| (false, answer));
+            for (waited, (number, outcome)) in late.chain(at_once) {
+                put(&Record::Answer(AnswerRecord { number: *number, waited, outcome: outcome.clone() }))?;
             }
         }
         let mut resources: Vec<_> = self.resources.places().collect();
