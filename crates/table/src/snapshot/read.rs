@@ -73,8 +73,13 @@ impl Restored {
 
     fn answer_record(&mut self, record: AnswerRecord) -> Fault {
         let session = self.session.ok_or("an answer is nobody's")?;
-        if matches!(record.outcome, Ok(Answer::Queued { .. })) {
-            return Err("an answer that was kept is not the last one".to_owned());
+        let never_kept = matches!(
+            record.outcome,
+            Ok(Answer::Queued { .. })
+                | Err(Refusal::NoSession | Refusal::Forgotten | Refusal::TooManyAnswers { .. })
+        );
+        if never_kept {
+            return Err("an answer is kept that never is".to_owned());
         }
         let memory = &mut self.table.sessions[session].memory;
         let last = if record.waited { memory.late.last() } else { memory.answers.back() };

@@ -191,6 +191,13 @@ fn a_snapshot_of_version_1_can_be_read() {
     assert_eq!(snapshot, kept, "the format has changed: it needs a new version");
 }
 
+/// Found by the fuzz target: two answers to one number, of which one says that it was forgotten.
+#[test]
+fn an_answer_that_is_never_kept_is_refused() {
+    let found = include_bytes!("forgotten-answer.records");
+    assert!(matches!(read(&sealed(found)), Err(SnapshotError::Contradiction { .. })));
+}
+
 /// The fuzz target, for a fixed number of inputs: records that were changed, cut and mixed at random, under checksums that are right.
 #[test]
 fn changed_records_under_right_checksums_give_an_error_or_a_table_that_is_right() {
