@@ -35,6 +35,8 @@ impl Client {
     /// | --- | --- |
     /// | `file:` | the directory `tenure/locks` below the user's state directory |
     /// | `file:/var/lib/myapp/locks` | that directory, which is created if it is not there |
+    /// | `memory:` | the memory of this process: for tests ([`tenure::memory`](crate::memory)) |
+    /// | `memory:orders-test` | the same, shared by all clients of this process that name it |
     /// | `redis://user:password@host:6379/0` | a Redis; `rediss:` by TLS. Options: `fair=true`, `prefix`, `timeout_ms`, `ca`, `cert`, `key` |
     /// | `redlock://host1,host2,host3` | a majority of several; `redlocks:` by TLS. Options: `fencing=true`, and the others but `fair` |
     /// | `postgres://user@host/database`, `mysql://user@host/database` | a database. Options: `recipe`, `table`, `connections`, `timeout_ms`, `tls`, `ca`, `cert`, `key` |
@@ -50,8 +52,8 @@ impl Client {
     }
 
     pub(crate) async fn connect_on(thread: ClientThread, url: &str) -> Result<Self, ConnectError> {
-        let context = EngineContext::of(&thread, None);
-        let engine = engines::open(url, context.clone()).await?;
+        let mut context = EngineContext::of(&thread, None);
+        let engine = engines::open(url, &mut context).await?;
         Ok(Self { shared: Shared::new(engine, context.clock, thread) })
     }
 

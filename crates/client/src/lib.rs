@@ -58,7 +58,7 @@ mod url;
 pub use capabilities::{Capabilities, Capability, Unsupported};
 pub use client::Client;
 pub use engine::{Break, Engine};
-pub use engines::migration;
+pub use engines::{memory, migration};
 pub use error::{
     AcquireError, BreakError, CloseError, ConnectError, ConvertError, EngineError, InspectError, Lost,
     LostReason, OncePerError, ReleaseError, ValueError,

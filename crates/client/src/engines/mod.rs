@@ -29,6 +29,7 @@ pub mod etcd;
 pub mod file;
 #[cfg(any(feature = "zookeeper", feature = "etcd"))]
 mod kept_value;
+pub mod memory;
 #[cfg(any(feature = "zookeeper", feature = "etcd"))]
 mod queue;
 #[cfg(feature = "redis")]
@@ -49,6 +50,7 @@ pub mod zookeeper;
 /// The schemes that [`open`] knows.
 pub(crate) const SCHEMES: &[&str] = &[
     "file:",
+    "memory:",
     "redis:",
     "rediss:",
     "redlock:",
@@ -60,8 +62,13 @@ pub(crate) const SCHEMES: &[&str] = &[
     "etcds:",
 ];
 
-pub(crate) async fn open(url: &str, context: EngineContext) -> Result<Arc<dyn Engine>, ConnectError> {
+/// Opens the engine that a URL names. One that has a clock of its own puts it into the context, for its client to go by.
+pub(crate) async fn open(url: &str, own: &mut EngineContext) -> Result<Arc<dyn Engine>, ConnectError> {
     let parsed = EngineUrl::parse(url)?;
+    if parsed.scheme == "memory" {
+        return Ok(memory::open_url(&parsed, own)?);
+    }
+    let context = own.clone();
     match parsed.scheme {
         "file" => Ok(file::FileEngine::open_url(&parsed, context).await?),
         #[cfg(feature = "redis")]

@@ -1,0 +1,197 @@
+//! How a client asks, gets a lock and waits for it, and takes back what it does not know to have got.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tenure_table::{GrantId, Refusal};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::server::{Passed, REQUEST_LIMIT};
+use super::state::{Asked, Settled, State, Undone};
+use super::{ENGINE, MemoryEngine, look, lost};
+use crate::engine::{AcquireRequest, Conversion, Granted, WaitUntil};
+use crate::error::{AcquireError, ConvertError, EngineError, Lost, LostReason};
+
+/// A request that has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Silence {
+    /// The client was closed.
+    Closed,
+    /// It did not get through.
+    NotSent,
+    /// It was done, and that is all.
+    Unanswered,
+}
+
+impl From<Silence> for EngineError {
+    fn from(silence: Silence) -> Self {
+        let because = match silence {
+            Silence::Closed => return Self::Closed,
+            Silence::NotSent => "the store is paused, or the link to it is cut",
+            Silence::Unanswered => "the link to the store loses answers",
+        };
+        let message = format!("no answer within {REQUEST_LIMIT:?}: {because}");
+        Self::Unreachable { engine: ENGINE, message, cause: None }
+    }
+}
+
+impl MemoryEngine {
+    /// Sends a request and waits for its answer, for as long as a request may take. With `cancel`, it is given up when that is raised.
+    pub(super) async fn ask<T, R>(
+        &self,
+        cancel: Option<&CancellationToken>,
+        mut request: R,
+    ) -> Result<T, Silence>
+    where
+        R: FnOnce(&mut State) -> T,
+    {
+        let server = self.server().ok_or(Silence::Closed)?;
+        let limit = self.context.clock.now() + REQUEST_LIMIT;
+        let over = async {
+            let cancelled = async {
+                match cancel {
+                    Some(cancel) => cancel.cancelled().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = cancelled => {}
+                () = self.context.clock.sleep_until(limit) => {}
+            }
+        };
+        let mut over = std::pin::pin!(over);
+        let mut opened = server.opened();
+        loop {
+            request = match server.pass(self.way, request) {
+                Ok(Passed::Answered(answer)) => return Ok(answer),
+                Ok(Passed::Unanswered) => {
+                    over.await;
+                    return Err(Silence::Unanswered);
+                }
+                Err(request) => request,
+            };
+            tokio::select! {
+                biased;
+                // The server is held here, so the other end is there.
+                _ = opened.changed() => {}
+                () = &mut over => return Err(Silence::NotSent),
+            }
+        }
+    }
+
+    /// The same if it gets through at once.
+    fn ask_now<T>(&self, request: impl FnOnce(&mut State) -> T) -> Result<T, Silence> {
+        let server = self.server().ok_or(Silence::Closed)?;
+        match server.pass(self.way, request) {
+            Ok(Passed::Answered(answer)) => Ok(answer),
+            Ok(Passed::Unanswered) => Err(Silence::Unanswered),
+            Err(_) => Err(Silence::NotSent),
+        }
+    }
+
+    /// Sends something again and again until it is answered, if it is not at once. It must do no harm to do it twice.
+    fn see_to(self: &Arc<Self>, request: impl Fn(&mut State) + Clone + Send + 'static) {
+        if !matches!(self.ask_now(request.clone()), Err(Silence::NotSent | Silence::Unanswered)) {
+            return;
+        }
+        let engine = self.clone();
+        let again = async move {
+            while let Err(Silence::NotSent | Silence::Unanswered) = engine.ask(None, request.clone()).await {}
+        };
+        self.undoing.spawn_on(again, &self.context.runtime);
+    }
+
+    /// Leaves nothing of a request behind, whether it was granted or waits.
+    fn withdraw(self: &Arc<Self>, grant: GrantId) {
+        self.see_to(move |state| state.withdraw(grant));
+    }
+
+    pub(super) async fn get(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
+        let asked = self.ask(Some(&request.cancel), |state| state.acquire(&request, self.way)).await;
+        let settled = match asked {
+            Ok(Asked::Settled(settled)) => Some(settled),
+            Ok(Asked::Waits(answer)) => self.settled(answer, request.wait, &request.cancel).await,
+            Err(silence) => {
+                if silence == Silence::Unanswered {
+                    self.withdraw(request.grant);
+                }
+                return Err(EngineError::from(silence).into());
+            }
+        };
+        match settled {
+            Some(Ok(given)) => Ok(given.into()),
+            Some(Err(refusal)) => Err(look::not_acquired(&request, refusal)),
+            None => {
+                self.withdraw(request.grant);
+                Err(request.not_got())
+            }
+        }
+    }
+
+    /// Waits for the last answer; nothing, if the wait is over or given up before.
+    async fn settled(
+        &self,
+        mut answer: oneshot::Receiver<Settled>,
+        wait: WaitUntil,
+        cancel: &CancellationToken,
+    ) -> Option<Settled> {
+        let over = async {
+            match wait {
+                WaitUntil::At { at, .. } => self.context.clock.sleep_until(at).await,
+                WaitUntil::Try | WaitUntil::Forever => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            // What ends with its session is not answered.
+            settled = &mut answer => Some(settled.unwrap_or(Err(Refusal::NoSession))),
+            () = cancel.cancelled() => None,
+            () = over => None,
+        }
+    }
+
+    pub(super) async fn change(self: Arc<Self>, conversion: Conversion) -> Result<Granted, ConvertError> {
+        let attempt = self.conversions.fetch_add(1, Ordering::Relaxed);
+        let asked = self.ask(Some(&conversion.cancel), |state| state.convert(&conversion, attempt)).await;
+        let settled = match asked {
+            Ok(Asked::Settled(settled)) => Some(settled),
+            Ok(Asked::Waits(answer)) => self.settled(answer, conversion.wait, &conversion.cancel).await,
+            Err(Silence::Unanswered) => {
+                return self.change_back(&conversion, attempt, EngineError::from(Silence::Unanswered).into());
+            }
+            Err(silence) => return Err(EngineError::from(silence).into()),
+        };
+        match settled {
+            Some(Ok(given)) => Ok(given.into()),
+            Some(Err(refusal)) => Err(look::not_converted(&conversion, refusal)),
+            None => self.change_back(&conversion, attempt, conversion.not_got()),
+        }
+    }
+
+    /// Restores the old mode, and answers with the error; unless the new one stands after all, or what stands cannot be known.
+    fn change_back(
+        self: &Arc<Self>,
+        conversion: &Conversion,
+        attempt: u64,
+        error: ConvertError,
+    ) -> Result<Granted, ConvertError> {
+        let (grant, from) = (conversion.grant.id, conversion.grant.mode);
+        match self.ask_now(|state| state.undo_conversion(grant, attempt, from)) {
+            Ok(Undone::Old) => Err(error),
+            Ok(Undone::New(given)) => Ok(given.into()),
+            Ok(Undone::Lost) => Err(lost(&conversion.grant).into()),
+            Err(Silence::Closed) => Err(EngineError::Closed.into()),
+            // Whichever of the two stands, it keeps out whatever the old one does.
+            Err(Silence::NotSent | Silence::Unanswered) if conversion.to.covers(from) => {
+                self.see_to(move |state| drop(state.undo_conversion(grant, attempt, from)));
+                Err(error)
+            }
+            // Others may be in already.
+            Err(Silence::NotSent | Silence::Unanswered) => {
+                let name = conversion.grant.name.clone();
+                Err(Lost { name, reason: LostReason::Disconnected }.into())
+            }
+        }
+    }
+}

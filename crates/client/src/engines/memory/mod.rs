@@ -1,0 +1,224 @@
+//! `memory:`, locks within one process: for the tests of programs that use Tenure.
+//!
+//! The lock table of `crates/table` decides; around it stands what a test needs of a server: time that a test moves, ways to it that
+//! can be cut, answers that get lost, and a pause. What must hold:
+//!
+//! - **A grant hangs on a table session of its own**, whose id is the grant's. The session ends when the store's clock says that the lease
+//!   is over, and a lease is over for whoever asks, whether or not anybody has watched.
+//! - **Clients and store have one clock**, and a lease is believed in from the instant on at which the store made it: also that of one who
+//!   waited, whose answer was held back. So belief ends before the store's own expiry, and never hangs on when the answer came.
+//! - **A request is done in one step or not at all.** One that does not get through is not sent, and waits at the door for as long as
+//!   a request may take. What was done and not answered is undone, or resolved.
+
+mod acquire;
+mod look;
+mod registry;
+mod server;
+mod state;
+mod store;
+
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use tenure_table::{LockName, ModeSet};
+use tokio_util::task::TaskTracker;
+
+use self::server::{REQUEST_LIMIT, Server, Way};
+pub use self::store::{Link, MemoryStore};
+use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
+use crate::clock::{Clock, SystemClock};
+use crate::engine::{
+    AcquireRequest, Break, Conversion, Engine, EngineContext, Grant, Granted, Remembered, Start,
+};
+use crate::error::{
+    AcquireError, BreakError, ConvertError, EngineError, InspectError, Lost, LostReason, ReleaseError,
+    RememberError, RenewError, ValueError,
+};
+use crate::info::{LockInfo, Member};
+use crate::lease::Term;
+use crate::url::{EngineUrl, UrlError};
+
+/// What the engine is called.
+const ENGINE: &str = "memory";
+
+/// One client's engine `memory:`.
+struct MemoryEngine {
+    /// Where its locks are; nothing once it is closed, so that a store goes with its last client.
+    server: Mutex<Option<Arc<Server>>>,
+    /// By which way it gets there.
+    way: Way,
+    place: String,
+    capabilities: Capabilities,
+    context: EngineContext,
+    /// How many conversions were begun: each has a number, by which it is undone and no other.
+    conversions: AtomicU64,
+    /// What is undone in the background.
+    undoing: TaskTracker,
+}
+
+/// The engine that a URL names. If its store has a clock of its own, the client goes by that one.
+pub(crate) fn open_url(
+    url: &EngineUrl<'_>,
+    context: &mut EngineContext,
+) -> Result<Arc<dyn Engine>, UrlError> {
+    let (server, way) = registry::find(url)?;
+    if let Some(clock) = server.clock() {
+        context.clock = clock;
+    }
+    let capabilities = Capabilities {
+        modes: ModeSet::ALL,
+        conversion: true,
+        value: true,
+        remembers: true,
+        fencing: true,
+        fair: true,
+        deadlock_detection: true,
+        shared_owners: true,
+        visible_waiters: true,
+        breaking: Breaking::Force,
+        expiry: Expiry::Lease,
+        waking: Waking::One,
+        reach: Reach::Process,
+        ..Capabilities::minimal(ENGINE, "table")
+    };
+    context.runtime.spawn(server::end_leases(Arc::downgrade(&server), context.clock.clone()));
+    Ok(Arc::new(MemoryEngine {
+        place: server.url(),
+        server: Mutex::new(Some(server)),
+        way,
+        capabilities,
+        context: context.clone(),
+        conversions: AtomicU64::new(0),
+        undoing: TaskTracker::new(),
+    }))
+}
+
+impl MemoryEngine {
+    fn server(&self) -> Option<Arc<Server>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn lost(grant: &Grant) -> Lost {
+    Lost { name: grant.name.clone(), reason: LostReason::Forgotten }
+}
+
+impl Engine for MemoryEngine {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn place(&self) -> String {
+        self.place.clone()
+    }
+
+    fn acquire(
+        self: Arc<Self>,
+        request: AcquireRequest,
+    ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
+        Box::pin(self.get(request))
+    }
+
+    fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>> {
+        Box::pin(async move {
+            let renewed = self.ask(None, |state| state.renew(grant.id)).await.map_err(EngineError::from)?;
+            renewed.ok_or(RenewError::Lost(LostReason::Forgotten))
+        })
+    }
+
+    fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>> {
+        Box::pin(async move {
+            let held = self.ask(None, |state| state.release(grant.id)).await.map_err(EngineError::from)?;
+            if held { Ok(()) } else { Err(ReleaseError::NotHeld(LostReason::Forgotten)) }
+        })
+    }
+
+    fn convert(self: Arc<Self>, conversion: Conversion) -> BoxFuture<'static, Result<Granted, ConvertError>> {
+        Box::pin(self.change(conversion))
+    }
+
+    fn set_value(self: Arc<Self>, grant: Grant, bytes: Bytes) -> BoxFuture<'static, Result<(), ValueError>> {
+        Box::pin(async move {
+            let write = |state: &mut state::State| state.set_value(grant.id, bytes);
+            self.ask(None, write).await.map_err(EngineError::from)?.map_err(|refusal| match refusal {
+                tenure_table::Refusal::NotHeld => lost(&grant).into(),
+                tenure_table::Refusal::MayNotWrite { mode } => {
+                    ValueError::Mode { name: grant.name.clone(), held: mode }
+                }
+                other => look::refused(&other).into(),
+            })
+        })
+    }
+
+    fn remember(
+        self: Arc<Self>,
+        grant: Grant,
+        start: Start,
+    ) -> BoxFuture<'static, Result<Remembered, RememberError>> {
+        Box::pin(async move {
+            let note = |state: &mut state::State| state.remember(grant.id, start);
+            self.ask(None, note).await.map_err(EngineError::from)?.map_err(|refusal| match refusal {
+                tenure_table::Refusal::NotHeld => lost(&grant).into(),
+                other => look::refused(&other).into(),
+            })
+        })
+    }
+
+    fn recall(
+        self: Arc<Self>,
+        name: LockName,
+        window: Duration,
+    ) -> BoxFuture<'static, Result<Option<Duration>, InspectError>> {
+        Box::pin(async move {
+            Ok(self.ask(None, |state| state.recall(&name, window)).await.map_err(EngineError::from)?)
+        })
+    }
+
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<'static, Result<LockInfo, InspectError>> {
+        Box::pin(
+            async move { Ok(self.ask(None, |state| state.inspect(name)).await.map_err(EngineError::from)?) },
+        )
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<'static, Result<Vec<LockInfo>, InspectError>> {
+        Box::pin(
+            async move { Ok(self.ask(None, |state| state.list(&prefix)).await.map_err(EngineError::from)?) },
+        )
+    }
+
+    fn break_lock(
+        self: Arc<Self>,
+        name: LockName,
+        how: Break,
+    ) -> BoxFuture<'static, Result<Vec<Member>, BreakError>> {
+        Box::pin(async move {
+            let broken =
+                self.ask(None, |state| state.break_lock(&name, how)).await.map_err(EngineError::from)?;
+            if broken.is_empty() { Err(BreakError::NotHeld { name }) } else { Ok(broken) }
+        })
+    }
+
+    fn close(self: Arc<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            self.undoing.close();
+            // By the system's clock: one that stands still would never let go of a client that is cut off.
+            let clock = SystemClock::on(self.context.runtime.clone());
+            tokio::select! {
+                () = self.undoing.wait() => {}
+                () = clock.sleep_until(clock.now() + REQUEST_LIMIT) => {}
+            }
+            let closed = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
+            drop(closed);
+        })
+    }
+}
+
+impl fmt::Debug for MemoryEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryEngine").field("place", &self.place).finish_non_exhaustive()
+    }
+}

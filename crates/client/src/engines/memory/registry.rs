@@ -1,0 +1,97 @@
+//! Which store a URL means: the one thing here that the clients of a process share without having been told.
+//!
+//! A name stands for a store for as long as somebody has that store open, and for a new one after that. Links have names of their own.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::ENGINE;
+use super::server::{Server, Time, Way};
+use crate::url::{EngineUrl, UrlError};
+
+static NAMES: Mutex<BTreeMap<String, (Weak<Server>, Way)>> = Mutex::new(BTreeMap::new());
+
+fn names() -> MutexGuard<'static, BTreeMap<String, (Weak<Server>, Way)>> {
+    // A name is put in and taken out in one step, so nothing is half-done if somebody panicked.
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The store that a URL means, and the way to it.
+pub(super) fn find(url: &EngineUrl<'_>) -> Result<(Arc<Server>, Way), UrlError> {
+    if let Some((option, _)) = url.options.first() {
+        let option = option.clone();
+        return Err(UrlError::UnknownOption { engine: ENGINE, option, known: "it has none" });
+    }
+    if !url.rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
+        return Err(UrlError::Location {
+            url: format!("{}:{}", url.scheme, url.rest),
+            message: "a name has letters, digits, `-`, `_` and `.`, as in memory:orders-test".to_owned(),
+        });
+    }
+    if url.rest.is_empty() {
+        return Ok((unnamed(Time::System), Way::DIRECT));
+    }
+    let mut names = names();
+    if let Some((server, way)) = names.get(url.rest)
+        && let Some(server) = server.upgrade()
+    {
+        return Ok((server, *way));
+    }
+    let server = Server::new(url.rest.to_owned(), Time::System);
+    names.insert(url.rest.to_owned(), (Arc::downgrade(&server), Way::DIRECT));
+    Ok((server, Way::DIRECT))
+}
+
+/// A store under a name that nobody else has.
+pub(super) fn unnamed(time: Time) -> Arc<Server> {
+    let server = Server::new(drawn(), time);
+    names().insert(server.name().to_owned(), (Arc::downgrade(&server), Way::DIRECT));
+    server
+}
+
+/// Gives another way to a store a name, by which it is found.
+pub(super) fn name_way(server: &Arc<Server>, way: Way) -> String {
+    let name = drawn();
+    names().insert(name.clone(), (Arc::downgrade(server), way));
+    name
+}
+
+/// Takes out the names of stores that are gone. A store is gone before this is called for it, and one that was since made under its name is not.
+pub(super) fn forget_the_gone() {
+    names().retain(|_, (server, _)| server.strong_count() > 0);
+}
+
+fn drawn() -> String {
+    tenure_table::SessionId::random().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find_at(url: &str) -> Result<(Arc<Server>, Way), UrlError> {
+        find(&EngineUrl::parse(url).unwrap())
+    }
+
+    #[test]
+    fn a_name_means_one_store_for_as_long_as_it_is_open() {
+        let (first, _) = find_at("memory:registry-test").unwrap();
+        let (second, _) = find_at("memory:registry-test").unwrap();
+        assert!(Arc::ptr_eq(&first, &second));
+        let (other, _) = find_at("memory:").unwrap();
+        let (another, _) = find_at("memory:").unwrap();
+        assert!(!Arc::ptr_eq(&other, &another), "without a name, each is one of its own");
+        let by_its_place = find_at(&other.url()).unwrap().0;
+        assert!(Arc::ptr_eq(&other, &by_its_place), "a place is a URL");
+        drop((first, second));
+        assert!(!names().contains_key("registry-test"), "a store that is gone leaves its name behind");
+    }
+
+    #[test]
+    fn what_is_not_a_name_and_what_is_not_an_option_is_refused() {
+        for url in ["memory://a", "memory:a/b", "memory:a%20b", "memory:ü"] {
+            assert!(matches!(find_at(url), Err(UrlError::Location { .. })), "{url}");
+        }
+        assert!(matches!(find_at("memory:a?ttl=3"), Err(UrlError::UnknownOption { .. })));
+    }
+}

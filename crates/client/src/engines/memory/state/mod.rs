@@ -1,0 +1,318 @@
+//! The state of a store: the lock table, the leases of its grants, and what is not yet told.
+//!
+//! A grant's table session has the grant's id. It is there from the request on, and its lease begins with the grant: who waits does not expire.
+
+mod requests;
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use tenure_table::{
+    Answer, Command, Effect, FencingToken, GrantId, Limits, LockName, Outcome, Refusal, Request, SessionId,
+    Table, Value,
+};
+use tokio::sync::oneshot;
+
+pub(super) use self::requests::{Asked, Undone};
+use super::server::{Time, Way};
+use crate::clock::BootTime;
+use crate::engine::{Granted, LossNotice};
+use crate::error::LostReason;
+use crate::lease::Term;
+
+#[derive(Debug)]
+pub(super) struct State {
+    time: Time,
+    /// The instant of this step.
+    now: BootTime,
+    table: Table,
+    grants: HashMap<SessionId, Entry>,
+    /// Whose lease ends when.
+    ends: BTreeSet<(BootTime, SessionId)>,
+    /// Breaks locks.
+    operator: SessionId,
+    operator_number: u64,
+    ways: Vec<Traffic>,
+    paused: bool,
+    /// What is to be told, and by which way.
+    messages: Vec<(Way, Message)>,
+}
+
+/// A grant, or a request for one that waits.
+#[derive(Debug)]
+struct Entry {
+    name: LockName,
+    ttl: Duration,
+    /// From when on its lease counts; nothing while it waits.
+    since: Option<BootTime>,
+    epoch: u64,
+    /// The number of its last request.
+    number: u64,
+    way: Way,
+    loss: LossNotice,
+    waits: Option<Waits>,
+    /// Its last conversion, if that may have to be undone.
+    conversion: Option<u64>,
+}
+
+/// A request that waits in the table.
+#[derive(Debug)]
+struct Waits {
+    number: u64,
+    converts: bool,
+    answer: oneshot::Sender<Settled>,
+}
+
+/// What happens on a way.
+#[derive(Debug, Default)]
+struct Traffic {
+    cut: bool,
+    /// So many answers get lost.
+    losing: usize,
+}
+
+/// Something that a client is told without having asked just now.
+#[derive(Debug)]
+pub(super) enum Message {
+    Settled(oneshot::Sender<Settled>, Settled),
+    Lost(LossNotice),
+}
+
+impl Message {
+    pub(super) fn send(self) {
+        match self {
+            Self::Settled(answer, settled) => {
+                // Whoever does not wait any more has withdrawn, or is about to.
+                let _ = answer.send(settled);
+            }
+            Self::Lost(loss) => loss.tell(LostReason::Broken),
+        }
+    }
+}
+
+/// How a request for a lock or a mode ended.
+pub(super) type Settled = Result<Given, Refusal>;
+
+/// What a holder gets.
+#[derive(Debug)]
+pub(super) struct Given {
+    token: FencingToken,
+    value: Value,
+    term: Term,
+}
+
+impl From<Given> for Granted {
+    fn from(given: Given) -> Self {
+        Self::new(Some(given.token), given.term).with_value(given.value)
+    }
+}
+
+const fn session_of(grant: GrantId) -> SessionId {
+    SessionId::from_u128(grant.as_u128())
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    duration.as_millis().try_into().unwrap_or(u64::MAX)
+}
+
+impl State {
+    pub(super) fn new(time: Time) -> Self {
+        let mut table = Table::new(Limits::default());
+        let operator = SessionId::random();
+        table.apply(Command::OpenSession { session: operator, ttl_ms: 0, label: None }, &mut Vec::new());
+        Self {
+            now: time.now(),
+            time,
+            table,
+            grants: HashMap::new(),
+            ends: BTreeSet::new(),
+            operator,
+            operator_number: 0,
+            ways: vec![Traffic::default()],
+            paused: false,
+            messages: Vec::new(),
+        }
+    }
+
+    /// Looks at the clock, and ends what is over.
+    pub(super) fn begin_step(&mut self) {
+        self.now = self.time.now();
+        let to_ms = milliseconds(self.now.since_boot());
+        self.apply(Command::AdvanceTime { to_ms });
+        self.end_leases();
+    }
+
+    /// One that stands still ends nothing.
+    fn end_leases(&mut self) {
+        while !self.paused
+            && let Some((at, session)) = self.ends.first().copied()
+            && at <= self.now
+        {
+            self.ends.pop_first();
+            let epoch = self.grants[&session].epoch;
+            self.apply(Command::ExpireSession { session, epoch });
+        }
+    }
+
+    /// When the next lease ends.
+    pub(super) fn next_end(&self) -> Option<BootTime> {
+        self.ends.first().filter(|_| !self.paused).map(|(at, _)| *at)
+    }
+
+    pub(super) fn add_way(&mut self) -> Way {
+        self.ways.push(Traffic::default());
+        Way(self.ways.len() - 1)
+    }
+
+    pub(super) fn set_cut(&mut self, way: Way, cut: bool) {
+        self.ways[way.0].cut = cut;
+    }
+
+    pub(super) fn set_losing(&mut self, way: Way, answers: usize) {
+        self.ways[way.0].losing = answers;
+    }
+
+    pub(super) fn pause(&mut self) {
+        self.paused = true;
+    }
+
+    /// What is over ends before anything gets through.
+    pub(super) fn resume(&mut self) {
+        self.paused = false;
+        self.end_leases();
+    }
+
+    pub(super) fn is_open(&self, way: Way) -> bool {
+        !self.paused && !self.ways[way.0].cut
+    }
+
+    /// Whether the answer to what was just done by this way is lost.
+    pub(super) fn loses_answer(&mut self, way: Way) -> bool {
+        let losing = &mut self.ways[way.0].losing;
+        let loses = *losing > 0;
+        *losing = losing.saturating_sub(1);
+        loses
+    }
+
+    /// What gets through of what is to be told.
+    pub(super) fn take_messages(&mut self) -> Vec<Message> {
+        let all = std::mem::take(&mut self.messages);
+        let (open, shut): (Vec<_>, _) = all.into_iter().partition(|(way, _)| self.is_open(*way));
+        self.messages = shut;
+        open.into_iter().map(|(_, message)| message).collect()
+    }
+
+    /// Begins a lease, or lengthens it by its ttl from now.
+    fn keep(&mut self, session: SessionId) {
+        self.apply(Command::KeepSession { session });
+        if let Some(entry) = self.grants.get_mut(&session) {
+            if let Some(end) = entry.end() {
+                self.ends.remove(&(end, session));
+            }
+            entry.since = Some(self.now);
+            self.ends.extend(entry.end().map(|end| (end, session)));
+        }
+    }
+
+    fn given(&self, session: SessionId, granted: tenure_table::Granted) -> Option<Given> {
+        let entry = self.grants.get(&session)?;
+        // The table tells it with a conversion up only, and the common layer takes it with one sideways, too.
+        let value = granted.value.or_else(|| Some(self.table.inspect(&entry.name)?.value));
+        Some(Given { token: granted.token, value: value.unwrap_or_default(), term: entry.term()? })
+    }
+
+    /// Has a session ask the table for something; the request's number, and the answer.
+    fn request(&mut self, session: SessionId, request: Request) -> (u64, Outcome) {
+        let Some(entry) = self.grants.get_mut(&session) else { return (0, Err(Refusal::NotHeld)) };
+        entry.number += 1;
+        let number = entry.number;
+        let mut effects = Vec::new();
+        let command = Command::Request { session, number, seen: number - 1, request };
+        self.table.apply(command, &mut effects);
+        let asked = (session, number);
+        let ours = |effect: &Effect| matches!(effect, Effect::Answer { session, number, .. } if (*session, *number) == asked);
+        let answer = effects.iter().rposition(ours).map(|at| effects.remove(at));
+        self.take_in(effects);
+        match answer {
+            Some(Effect::Answer { outcome, .. }) => (number, outcome),
+            _ => unreachable!("the table answers every request"),
+        }
+    }
+
+    /// Tells the table something that has no answer.
+    fn apply(&mut self, command: Command) {
+        let mut effects = Vec::new();
+        self.table.apply(command, &mut effects);
+        self.take_in(effects);
+    }
+
+    fn take_in(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Answer { session, number, outcome } => self.settle(session, number, outcome),
+                Effect::SessionOpen { session, epoch } => {
+                    if let Some(entry) = self.grants.get_mut(&session) {
+                        entry.epoch = epoch;
+                    }
+                }
+                // Whoever waits through it finds that nobody will answer.
+                Effect::SessionEnded { session, .. } => {
+                    if let Some(end) = self.grants.remove(&session).and_then(|entry| entry.end()) {
+                        self.ends.remove(&(end, session));
+                    }
+                }
+                Effect::LetGo { session, .. } => self.tell(session),
+                Effect::Lost { session, .. } => {
+                    self.tell(session);
+                    self.apply(Command::CloseSession { session });
+                }
+                // Nobody asks for the last two.
+                Effect::SessionRefused { .. }
+                | Effect::SessionUnknown { .. }
+                | Effect::Wanted { .. }
+                | Effect::Delay { .. } => {}
+            }
+        }
+    }
+
+    fn tell(&mut self, session: SessionId) {
+        if let Some(entry) = self.grants.get(&session) {
+            self.messages.push((entry.way, Message::Lost(entry.loss.clone())));
+        }
+    }
+
+    /// Takes in the last answer to a request that waited.
+    fn settle(&mut self, session: SessionId, number: u64, outcome: Outcome) {
+        let Some(entry) = self.grants.get_mut(&session) else { return };
+        let Some(waits) = entry.waits.take_if(|waits| waits.number == number) else { return };
+        let way = entry.way;
+        self.apply(Command::Acknowledge { session, number });
+        let settled = match outcome {
+            Ok(Answer::Granted(granted)) => {
+                if !waits.converts {
+                    self.keep(session);
+                }
+                self.given(session, granted).ok_or(Refusal::NotHeld)
+            }
+            Ok(_) => return,
+            Err(refusal) => {
+                if !waits.converts {
+                    self.apply(Command::CloseSession { session });
+                }
+                Err(refusal)
+            }
+        };
+        self.messages.push((way, Message::Settled(waits.answer, settled)));
+    }
+}
+
+impl Entry {
+    /// When its lease ends, if it has begun.
+    fn end(&self) -> Option<BootTime> {
+        self.since.map(|since| since + self.ttl)
+    }
+
+    fn term(&self) -> Option<Term> {
+        self.since.map(|sent_at| Term::Lease { sent_at, ttl: self.ttl, margin: Duration::ZERO })
+    }
+}

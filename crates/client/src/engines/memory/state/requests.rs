@@ -1,0 +1,238 @@
+//! What the store does when it is asked: each request is one step of its state.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tenure_table::{
+    Acquire, Answer, Break as TableBreak, Command, GrantId, Limits, LockName, Mode, Refusal, Request,
+    SessionId, Wait,
+};
+use tokio::sync::oneshot;
+
+use super::super::look::{self, Calendar};
+use super::super::server::Way;
+use super::{Entry, Given, Settled, State, Waits, milliseconds, session_of};
+use crate::engine::{AcquireRequest, Break, Conversion, Remembered, Start, WaitUntil};
+use crate::error::LostReason;
+use crate::info::{LockInfo, Member};
+use crate::lease::Term;
+
+/// The answer to a request that may wait.
+pub(crate) enum Asked {
+    Settled(Settled),
+    Waits(oneshot::Receiver<Settled>),
+}
+
+/// What became of a conversion that was to be undone.
+pub(crate) enum Undone {
+    /// The old mode stands.
+    Old,
+    /// The new mode stands: others are in, since it gave something up.
+    New(Given),
+    /// Nothing stands.
+    Lost,
+}
+
+/// A window is not shorter than it was asked to be.
+fn whole_milliseconds(duration: Duration) -> u64 {
+    duration.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX)
+}
+
+impl State {
+    pub(crate) fn acquire(&mut self, request: &AcquireRequest, way: Way) -> Asked {
+        let session = session_of(request.grant);
+        let known = self.grants.contains_key(&session);
+        if !known && let Err(refusal) = self.open(request, way) {
+            return Asked::Settled(Err(refusal));
+        }
+        let acquire = Acquire {
+            grant: request.grant,
+            name: request.name.clone(),
+            mode: request.mode,
+            owner: request.owner,
+            wait: self.wait(request.wait),
+            label: request.label.as_deref().map(|label| {
+                let most = Limits::default().label_bytes as usize;
+                label[..label.floor_char_boundary(most)].into()
+            }),
+            lock_delay_ms: 0,
+            notify: false,
+        };
+        let (number, outcome) = self.request(session, Request::Acquire(acquire));
+        match outcome {
+            Ok(Answer::Granted(granted)) => {
+                self.keep(session);
+                Asked::Settled(self.given(session, granted).ok_or(Refusal::NotHeld))
+            }
+            Ok(_) => Asked::Waits(self.wait_for(session, number, false)),
+            Err(refusal) => {
+                // A second request for what a first one waits for leaves that alone.
+                if !known {
+                    self.apply(Command::CloseSession { session });
+                }
+                Asked::Settled(Err(refusal))
+            }
+        }
+    }
+
+    /// Opens the session of a grant that is to be.
+    fn open(&mut self, request: &AcquireRequest, way: Way) -> Result<(), Refusal> {
+        let (session, ttl) = (session_of(request.grant), request.ttl.get());
+        let entry = Entry {
+            name: request.name.clone(),
+            ttl,
+            since: None,
+            epoch: 0,
+            number: 0,
+            way,
+            loss: request.loss.clone(),
+            waits: None,
+            conversion: None,
+        };
+        self.grants.insert(session, entry);
+        self.apply(Command::OpenSession { session, ttl_ms: milliseconds(ttl), label: None });
+        if self.grants[&session].epoch == 0 {
+            self.grants.remove(&session);
+            return Err(Refusal::TooManyLocks { limit: Limits::default().sessions });
+        }
+        Ok(())
+    }
+
+    fn wait(&self, wait: WaitUntil) -> Wait {
+        if wait.is_over(self.now) { Wait::Try } else { Wait::Queue }
+    }
+
+    fn wait_for(&mut self, session: SessionId, number: u64, converts: bool) -> oneshot::Receiver<Settled> {
+        let (answer, settled) = oneshot::channel();
+        if let Some(entry) = self.grants.get_mut(&session) {
+            entry.waits = Some(Waits { number, converts, answer });
+        }
+        settled
+    }
+
+    /// Gives up what a grant holds and waits for, whatever that is.
+    pub(crate) fn withdraw(&mut self, grant: GrantId) {
+        self.apply(Command::CloseSession { session: session_of(grant) });
+    }
+
+    /// Frees a grant; whether it was held.
+    pub(crate) fn release(&mut self, grant: GrantId) -> bool {
+        let held = self.grants.get(&session_of(grant)).is_some_and(|entry| entry.since.is_some());
+        if held {
+            self.withdraw(grant);
+        }
+        held
+    }
+
+    pub(crate) fn renew(&mut self, grant: GrantId) -> Option<Term> {
+        let session = session_of(grant);
+        self.grants.get(&session)?.since?;
+        self.keep(session);
+        self.grants[&session].term()
+    }
+
+    pub(crate) fn convert(&mut self, conversion: &Conversion, attempt: u64) -> Asked {
+        let (grant, wait) = (conversion.grant.id, self.wait(conversion.wait));
+        let session = session_of(grant);
+        let (number, outcome) =
+            self.request(session, Request::Convert { grant, to: conversion.to, wait, value: None });
+        match outcome {
+            Ok(Answer::Granted(granted)) => {
+                self.note_conversion(session, attempt);
+                Asked::Settled(self.given(session, granted).ok_or(Refusal::NotHeld))
+            }
+            Ok(_) => {
+                self.note_conversion(session, attempt);
+                Asked::Waits(self.wait_for(session, number, true))
+            }
+            Err(refusal) => Asked::Settled(Err(refusal)),
+        }
+    }
+
+    fn note_conversion(&mut self, session: SessionId, attempt: u64) {
+        if let Some(entry) = self.grants.get_mut(&session) {
+            entry.conversion = Some(attempt);
+        }
+    }
+
+    /// Takes back a conversion from this mode, unless another one has followed it.
+    pub(crate) fn undo_conversion(&mut self, grant: GrantId, attempt: u64, from: Mode) -> Undone {
+        let session = session_of(grant);
+        let Some(entry) = self.grants.get_mut(&session) else { return Undone::Lost };
+        if entry.conversion.take_if(|last| *last == attempt).is_none() {
+            return Undone::Old;
+        }
+        if let Some(number) = entry.waits.as_ref().map(|waits| waits.number) {
+            // It waits, so it can be given up.
+            let _ = self.request(session, Request::Cancel { number });
+            return Undone::Old;
+        }
+        let back = Request::Convert { grant, to: from, wait: Wait::Try, value: None };
+        match self.request(session, back).1 {
+            Ok(_) => Undone::Old,
+            Err(_) => self.as_it_stands(grant).map_or(Undone::Lost, Undone::New),
+        }
+    }
+
+    fn as_it_stands(&self, grant: GrantId) -> Option<Given> {
+        let entry = self.grants.get(&session_of(grant))?;
+        let view = self.table.inspect(&entry.name)?;
+        let holder = view.holders.iter().find(|holder| holder.grant == grant)?;
+        Some(Given { token: holder.token, value: view.value.clone(), term: entry.term()? })
+    }
+
+    pub(crate) fn set_value(&mut self, grant: GrantId, bytes: Bytes) -> Result<(), Refusal> {
+        self.request(session_of(grant), Request::SetValue { grant, bytes }).1.map(drop)
+    }
+
+    pub(crate) fn remember(&mut self, grant: GrantId, start: Start) -> Result<Remembered, Refusal> {
+        let (ago_ms, window_ms) = (milliseconds(start.ago), whole_milliseconds(start.window));
+        match self.request(session_of(grant), Request::Remember { grant, ago_ms, window_ms }).1? {
+            Answer::AlreadyStarted { ago_ms } => {
+                Ok(Remembered::Already { ago: Duration::from_millis(ago_ms) })
+            }
+            _ => Ok(Remembered::Recorded),
+        }
+    }
+
+    pub(crate) fn recall(&self, name: &LockName, window: Duration) -> Option<Duration> {
+        self.table.recall(name, whole_milliseconds(window)).map(Duration::from_millis)
+    }
+
+    fn calendar(&self) -> Calendar {
+        Calendar { now_ms: self.table.now_ms(), wall: self.time.wall() }
+    }
+
+    pub(crate) fn inspect(&self, name: LockName) -> LockInfo {
+        let view = self.table.inspect(&name);
+        look::info(name, view, self.calendar())
+    }
+
+    pub(crate) fn list(&self, prefix: &str) -> Vec<LockInfo> {
+        let used = |info: &LockInfo| !(info.holders.is_empty() && info.waiters.is_empty());
+        let infos = self.table.list(prefix).into_iter();
+        infos.map(|view| look::info(view.name.clone(), Some(view), self.calendar())).filter(used).collect()
+    }
+
+    /// Breaks a lock; who held it. By force, those who can be told are told before anybody else gets it.
+    pub(crate) fn break_lock(&mut self, name: &LockName, how: Break) -> Vec<Member> {
+        let calendar = self.calendar();
+        let holders = self.table.inspect(name).map(|view| view.holders).unwrap_or_default();
+        let how = match how {
+            Break::Ask => TableBreak::Ask,
+            Break::Force => {
+                for entry in holders.iter().filter_map(|holder| self.grants.get(&holder.session)) {
+                    if self.is_open(entry.way) {
+                        entry.loss.tell(LostReason::Broken);
+                    }
+                }
+                TableBreak::Force
+            }
+        };
+        self.operator_number += 1;
+        let number = self.operator_number;
+        let request = Request::Break { name: name.clone(), how };
+        self.apply(Command::Request { session: self.operator, number, seen: number - 1, request });
+        holders.iter().map(|view| look::holder(view, calendar)).collect()
+    }
+}

@@ -1,0 +1,305 @@
+//! What a test has in its hands: the store, and links to it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_table::LockName;
+
+use super::registry;
+use super::server::{REQUEST_LIMIT, Server, Time, Way};
+use crate::client::Client;
+use crate::clock::ManualClock;
+use crate::engine::Break;
+use crate::error::ConnectError;
+
+/// A store of locks in this process, for tests: what `memory:` connects to, with the means to make it fail.
+///
+/// Hand its [`url`](Self::url) to the program that is to be tested, or [connect](Self::connect) to it. It is there for as long as this, a
+/// clone of it, a [`Link`] or a client of it is.
+///
+/// ```
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// use tenure::memory::MemoryStore;
+///
+/// let store = MemoryStore::new();
+/// let client = store.connect().await?;
+/// let guard = client.lock("orders/42").acquire().await?;
+///
+/// store.lose_now("orders/42"); // whatever the reason: what does the program do?
+/// assert!(guard.check().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct MemoryStore {
+    server: Arc<Server>,
+}
+
+impl MemoryStore {
+    /// How long a request may take before its caller is told that the store cannot be reached: five seconds, by the store's clock.
+    pub const REQUEST_LIMIT: Duration = REQUEST_LIMIT;
+
+    /// A store of its own, that goes by the system's clock.
+    pub fn new() -> Self {
+        Self { server: registry::unnamed(Time::System) }
+    }
+
+    /// A store of its own, whose time is the test's to move. All its clients go by the same clock, however they connect.
+    ///
+    /// When [`advance`](ManualClock::advance) returns, it is that late for everybody: [`check`](crate::Guard::check) fails from the deadline
+    /// on, and whoever asks the store finds that leases which are over have ended, and that those who waited are served. What
+    /// clients do by themselves follows on their own threads: wait for it, with [`lost`](crate::Guard::lost), with
+    /// [`moved`](crate::GuardWatch::moved) for a renewal, or on a condition.
+    ///
+    /// A step that is longer than a lease is like a computer that was suspended: nobody could renew meanwhile, and the lock is
+    /// lost. To see a lock renewed, advance by a third of its ttl, and wait until its deadline has moved.
+    ///
+    /// Nothing is over before the clock says so: neither a wait for a lock, nor the time for which a
+    /// request [may take](Self::REQUEST_LIMIT).
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// use std::time::Duration;
+    /// use tenure::LostReason;
+    /// use tenure::clock::ManualClock;
+    /// use tenure::memory::MemoryStore;
+    ///
+    /// let clock = ManualClock::new();
+    /// let store = MemoryStore::with_clock(clock.clone());
+    /// let (here, there) = (store.connect().await?, store.connect().await?);
+    /// let ttl = Duration::from_secs(30);
+    /// let guard = here.lock("orders/42").ttl(ttl).acquire().await?;
+    ///
+    /// let (mut watch, before) = (guard.watch(), guard.deadline());
+    /// clock.advance(ttl / 3); // its renewal is due
+    /// while watch.deadline() == before {
+    ///     watch.moved().await;
+    /// }
+    ///
+    /// clock.advance(ttl); // and now nobody was there to renew it
+    /// assert_eq!(guard.check().unwrap_err().reason, LostReason::Expired);
+    /// assert!(there.lock("orders/42").try_acquire().await?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_clock(clock: ManualClock) -> Self {
+        Self { server: registry::unnamed(Time::Moved(clock)) }
+    }
+
+    /// The URL by which a program of this process reaches it, such as `memory:1f0c…`.
+    ///
+    /// ```
+    /// use tenure::blocking::Client;
+    /// use tenure::memory::MemoryStore;
+    ///
+    /// let store = MemoryStore::new();
+    /// let (here, there) = (Client::connect(&store.url())?, Client::connect(&store.url())?);
+    /// let guard = here.lock("orders/42").acquire()?;
+    /// assert!(there.lock("orders/42").try_acquire()?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn url(&self) -> String {
+        self.server.url()
+    }
+
+    /// A new client. Short for [`Client::connect`] with its [`url`](Self::url).
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point.
+    pub async fn connect(&self) -> Result<Client, ConnectError> {
+        Client::connect(&self.url()).await
+    }
+
+    /// A way to the store that can be made to fail, for the clients that connect by it.
+    pub fn link(&self) -> Link {
+        let way = self.server.work(super::state::State::add_way);
+        Link { server: self.server.clone(), way, name: registry::name_way(&self.server, way) }
+    }
+
+    /// Takes a lock from all who hold it, at once, and gives it to whoever is next. They are told `Lost(Broken)` before that; one whose link is cut
+    /// is told when it is healed. Answers with how many held it.
+    ///
+    /// A value that one of them could have been about to write is in doubt, as if they had died.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// use tenure::LostReason;
+    /// use tenure::memory::MemoryStore;
+    ///
+    /// let store = MemoryStore::new();
+    /// let client = store.connect().await?;
+    /// let guard = client.lock("orders/42").acquire().await?;
+    /// let next = tokio::spawn(client.lock("orders/42").acquire());
+    ///
+    /// assert_eq!(store.lose_now("orders/42"), 1);
+    /// assert_eq!(guard.check().unwrap_err().reason, LostReason::Broken);
+    /// assert!(next.await??.token() > guard.token());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn lose_now(&self, name: impl AsRef<str>) -> usize {
+        // What is not a name is held by nobody.
+        LockName::parse(name)
+            .map_or(0, |name| self.server.work(|state| state.break_lock(&name, Break::Force).len()))
+    }
+
+    /// The store stands still, like a server that is stopped: no request gets through and nobody is told anything, while time goes on. A request
+    /// that waits for longer than it [may take](Self::REQUEST_LIMIT) is `Unreachable`, and was not done.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// use std::time::Duration;
+    /// use tenure::clock::ManualClock;
+    /// use tenure::memory::MemoryStore;
+    ///
+    /// let clock = ManualClock::new();
+    /// let store = MemoryStore::with_clock(clock.clone());
+    /// let client = store.connect().await?;
+    /// let guard = client.lock("orders/42").ttl(Duration::from_secs(30)).acquire().await?;
+    ///
+    /// store.pause();
+    /// clock.advance(Duration::from_secs(30));
+    /// assert!(guard.check().is_err(), "a holder does not believe longer than the store has promised");
+    /// store.resume();
+    /// assert!(client.lock("orders/42").try_acquire().await?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn pause(&self) {
+        self.server.change(super::state::State::pause);
+    }
+
+    /// The store goes on: leases that are over end first, and then what waited gets through.
+    pub fn resume(&self) {
+        self.server.change(super::state::State::resume);
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MemoryStore").field(&self.url()).finish()
+    }
+}
+
+/// A way to a [`MemoryStore`] that can be made to fail: the network of those who connect by it, and of nobody else. From
+/// [`MemoryStore::link`].
+///
+/// ```
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// use std::time::Duration;
+/// use tenure::clock::ManualClock;
+/// use tenure::memory::MemoryStore;
+///
+/// let clock = ManualClock::new();
+/// let store = MemoryStore::with_clock(clock.clone());
+/// let link = store.link();
+/// let (far, near) = (link.connect().await?, store.connect().await?);
+/// let guard = far.lock("orders/42").ttl(Duration::from_secs(30)).acquire().await?;
+///
+/// link.cut();
+/// clock.advance(Duration::from_secs(30));
+/// assert!(guard.check().is_err());
+/// let next = near.lock("orders/42").acquire().await?;
+///
+/// link.heal(); // the late release of the first one does the second one no harm
+/// far.close().await?;
+/// assert!(next.check().is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Link {
+    server: Arc<Server>,
+    way: Way,
+    name: String,
+}
+
+impl Link {
+    /// The URL by which a program of this process reaches the store through it. What is locked there is the same as by the store's own.
+    ///
+    /// ```
+    /// use tenure::blocking::Client;
+    /// use tenure::memory::MemoryStore;
+    ///
+    /// let store = MemoryStore::new();
+    /// let far = Client::connect(&store.link().url())?;
+    /// let near = Client::connect(&store.url())?;
+    /// let guard = far.lock("orders/42").acquire()?;
+    /// assert!(near.lock("orders/42").try_acquire()?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn url(&self) -> String {
+        format!("memory:{}", self.name)
+    }
+
+    /// A new client by this link. Short for [`Client::connect`] with its [`url`](Self::url).
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point.
+    pub async fn connect(&self) -> Result<Client, ConnectError> {
+        Client::connect(&self.url()).await
+    }
+
+    /// Nothing gets through any more, in either direction, and nobody is told. A request is `Unreachable` after
+    /// [as long as it may take](MemoryStore::REQUEST_LIMIT), and was not done. One who waits in a queue keeps its place there; if its turn comes, it holds
+    /// the lock without knowing it, until the lease ends.
+    pub fn cut(&self) {
+        self.server.change(|state| state.set_cut(self.way, true));
+    }
+
+    /// Everything gets through again, and what was held back arrives.
+    pub fn heal(&self) {
+        self.server.change(|state| state.set_cut(self.way, false));
+    }
+
+    /// The next so many requests are done, and their answers vanish: the callers are told `Unreachable` after
+    /// [as long as a request may take](MemoryStore::REQUEST_LIMIT). It replaces what was said before; with zero, no more answers are lost.
+    ///
+    /// Everything is a request that a client asks of its store: renewals too, and what it sends to undo what was not answered.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// use tenure::clock::ManualClock;
+    /// use tenure::memory::MemoryStore;
+    /// use tenure::{AcquireError, EngineError};
+    ///
+    /// let clock = ManualClock::new();
+    /// let store = MemoryStore::with_clock(clock.clone());
+    /// let link = store.link();
+    /// let (far, near) = (link.connect().await?, store.connect().await?);
+    ///
+    /// link.lose_answers(1);
+    /// let asking = tokio::spawn(far.lock("orders/42").acquire());
+    /// while near.inspect("orders/42").await?.holders.is_empty() {
+    ///     tokio::task::yield_now().await; // until the store has granted it
+    /// }
+    /// clock.advance(MemoryStore::REQUEST_LIMIT);
+    /// let answer = asking.await?;
+    /// assert!(matches!(answer, Err(AcquireError::Engine(EngineError::Unreachable { .. }))));
+    /// assert!(near.inspect("orders/42").await?.holders.is_empty(), "nothing is left behind");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn lose_answers(&self, requests: usize) {
+        self.server.change(|state| state.set_losing(self.way, requests));
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Link").field(&self.url()).finish()
+    }
+}
