@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tenure::clock::Clock;
 use tenure::contract::poll_times;
 use tenure::memory::MemoryStore;
 use tenure::{
@@ -105,10 +106,12 @@ async fn a_store_that_stands_still_answers_nobody_and_does_nothing() {
 async fn a_request_that_does_not_wait_long_is_done_when_the_store_goes_on() {
     let still = Still::new().await;
     still.store.pause();
-    let asked = tokio::spawn(still.near.lock("a").try_acquire());
-    still.clock.advance(LIMIT - Duration::from_nanos(1));
+    let mut asked = Box::pin(still.near.lock("a").try_acquire());
+    assert!(futures_util::poll!(&mut asked).is_pending());
+    still.clock.advance(LIMIT * 9 / 10);
+    assert!(futures_util::poll!(&mut asked).is_pending());
     still.store.resume();
-    soon("it is done", asked).await.unwrap().unwrap().expect("it is free");
+    drop(soon("it is done", asked).await.unwrap().expect("it is free"));
 }
 
 #[tokio::test]
@@ -117,21 +120,21 @@ async fn leases_that_end_while_the_store_stands_still_are_over_when_it_goes_on()
     let guard = still.far.lock("a").ttl(TTL).acquire().await.unwrap();
     let waiting = tokio::spawn(still.near.lock("a").ttl(TTL).acquire());
     still.waiters("a", 1).await;
+    let ends = still.clock.now() + TTL;
     still.store.pause();
-    still.clock.advance(TTL - Duration::from_secs(1));
-    // Its renewal, which was due, waits at the door.
-    until("jeopardy", async || {
-        still.clock.advance(Duration::from_nanos(1));
-        guard.state() != GuardState::Held
+    still.clock.advance(TTL / 3);
+    until("renewals that were due wait at the door", async || {
+        still.clock.advance(TTL / 100);
+        matches!(guard.state(), GuardState::Jeopardy { .. })
     })
     .await;
-    still.clock.advance(Duration::from_secs(1));
+    still.clock.advance(ends.since(still.clock.now()));
     assert!(guard.check().is_err());
     assert!(!waiting.is_finished(), "nobody is told");
     still.store.resume();
     let next = soon("the next one gets it", waiting).await.unwrap().unwrap();
     assert!(next.check().is_ok());
-    assert!(next.deadline().unwrap() > still.near.clock().now() + TTL / 2, "its lease begins now");
+    assert!(next.deadline().unwrap() > still.clock.now() + TTL / 2, "its lease begins now");
 }
 
 #[tokio::test]
@@ -142,7 +145,7 @@ async fn a_partition_that_is_shorter_than_the_lease_costs_nothing() {
     still.link.cut();
     still.clock.advance(TTL / 3);
     until("its renewals do not get through", async || {
-        still.clock.advance(TTL / 1000);
+        still.clock.advance(TTL / 100);
         matches!(guard.state(), GuardState::Jeopardy { .. })
     })
     .await;
@@ -150,7 +153,7 @@ async fn a_partition_that_is_shorter_than_the_lease_costs_nothing() {
     assert!(still.near.lock("b").try_acquire().await.unwrap().is_some(), "others go on");
     still.link.heal();
     until("the danger is over", async || {
-        still.clock.advance(TTL / 1000);
+        still.clock.advance(TTL / 100);
         guard.state() == GuardState::Held
     })
     .await;
@@ -188,9 +191,9 @@ async fn one_that_is_cut_off_while_it_waits_keeps_its_place() {
     still.link.heal();
     let guard = soon("it hears of its turn", far).await.unwrap().unwrap();
     assert!(guard.check().is_ok());
-    assert!(guard.deadline().unwrap() < still.near.clock().now() + TTL / 2, "counted from the grant");
+    assert!(guard.deadline().unwrap() < still.clock.now() + TTL / 2, "counted from the grant");
     guard.release().await.unwrap();
-    soon("the next one gets it", near).await.unwrap().unwrap();
+    drop(soon("the next one gets it", near).await.unwrap().unwrap());
 }
 
 #[tokio::test]
@@ -298,7 +301,7 @@ async fn a_deadlock_names_everybody_in_it() {
     let text = error.to_string();
     assert!(text.contains("the shipper waits for EX `right`"), "{text}");
     right.release().await.unwrap();
-    soon("the other goes on", waiting).await.unwrap().unwrap();
+    drop(soon("the other goes on", waiting).await.unwrap().unwrap());
 }
 
 #[tokio::test]

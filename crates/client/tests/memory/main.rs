@@ -36,7 +36,10 @@ impl Still {
 
     /// Whether somebody else could get it now, in this mode.
     async fn is_free(&self, name: &str, mode: Mode) -> bool {
-        self.near.lock(name).mode(mode).try_acquire().await.unwrap().is_some()
+        match self.near.lock(name).mode(mode).try_acquire().await.unwrap() {
+            Some(guard) => guard.release().await.is_ok(),
+            None => false,
+        }
     }
 
     async fn holders(&self, name: &str) -> usize {
