@@ -91,10 +91,16 @@ impl Config {
     }
 
     /// The engine that is meant.
-    pub(crate) fn engine(&self, args: &EngineArgs) -> Engine {
+    pub(crate) fn engine(&self, args: &EngineArgs) -> Result<Engine, Failure> {
         let given = not_empty(args.url.as_ref());
         let url = given.or(self.url.as_ref()).cloned().unwrap_or_else(|| "file:".to_owned());
-        Engine { url, given: given.is_some(), config: named_file(args) }
+        if url.starts_with("memory:") {
+            // It would lock, and every run would have a lock of its own.
+            return Err(Failure::usage(format!(
+                "`{url}` locks within one process, and would keep no run of `tenure` from another: use file: for the processes of this host"
+            )));
+        }
+        Ok(Engine { url, given: given.is_some(), config: named_file(args) })
     }
 }
 

@@ -65,11 +65,11 @@ fn forgot_the_dashes() -> bool {
 
 fn dispatch(cli: Cli, connect: Connect) -> Result<u8, Failure> {
     let config = || Config::load(&cli.engine);
-    let url = || Ok::<_, Failure>(config()?.engine(&cli.engine).url);
+    let url = || Ok::<_, Failure>(config()?.engine(&cli.engine)?.url);
     match cli.command {
         Command::Run(args) => {
             let config = config()?;
-            let engine = config.engine(&cli.engine);
+            let engine = config.engine(&cli.engine)?;
             run::run(args, config, engine, connect)
         }
         Command::Ls(args) => show::ls(&url()?, &args),

@@ -32,6 +32,27 @@ fn the_nearest_word_on_the_engine_counts() {
 }
 
 #[test]
+fn a_lock_that_no_other_run_would_meet_is_refused() {
+    let place = Place::new();
+    std::fs::write(place.path("memory.toml"), "url = \"memory:jobs\"\n").unwrap();
+    for url in ["memory:", "memory:jobs"] {
+        let done = place.run(&["run", "--url", url, "job", "--", "echo", "ran"]);
+        let done = done.expect(64, "use file: for the processes of this host");
+        assert_eq!(done.out, "", "what is not locked is not run");
+    }
+    let mut run = place.tenure(&["run", "job", "--", "echo", "ran"]);
+    let run = Done::of(&run.env("TENURE_URL", "memory:").output().unwrap());
+    assert_eq!(run.expect(64, "locks within one process").out, "");
+    for command in [vec!["ls"], vec!["who", "job"], vec!["break", "job"], vec!["migrate"]] {
+        let arguments: Vec<_> = command.into_iter().chain(["--config", "memory.toml"]).collect();
+        let mut command = place.tenure(&arguments);
+        // A name in it is no better.
+        Done::of(&command.env_remove("TENURE_URL").output().unwrap())
+            .expect(64, "`memory:jobs` locks within one process");
+    }
+}
+
+#[test]
 fn a_bad_file_is_named_and_what_is_wrong_in_it() {
     let place = Place::new();
     std::fs::write(place.path("bad.toml"), "url = \"file:x\"\nttl = \"90\"\n").unwrap();
