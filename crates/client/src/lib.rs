@@ -21,6 +21,7 @@
 //! - What an engine cannot do it says ([`Capabilities`]), and refuses; it never quietly does less.
 //! - A job that a whole fleet starts runs [once in a period](Client::once_per), by the engine's clock.
 //! - Dropping a future or a guard leaves nothing behind.
+//! - What your program does when its lock is lost can be tested, without a server and without a sleep: [`memory`].
 //!
 //! What each engine promises, and what it assumes, is in `docs/guarantees.md`.
 
@@ -80,6 +81,11 @@ pub use url::UrlError;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So are those for tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/engines/memory.md")]
+struct Memory;
 
 /// So is the one for scheduled jobs.
 #[cfg(doctest)]

@@ -8,6 +8,7 @@ use tenure_table::LockName;
 
 use super::registry;
 use super::server::{REQUEST_LIMIT, Server, Time, Way};
+use super::state::State;
 use crate::client::Client;
 use crate::clock::ManualClock;
 use crate::engine::Break;
@@ -107,6 +108,17 @@ impl MemoryStore {
 
     /// A new client. Short for [`Client::connect`] with its [`url`](Self::url).
     ///
+    /// ```
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// use tenure::memory::MemoryStore;
+    ///
+    /// let client = MemoryStore::new().connect().await?;
+    /// client.lock("orders/42").acquire().await?.release().await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Cancellation safety
     /// May be dropped at any point.
     pub async fn connect(&self) -> Result<Client, ConnectError> {
@@ -114,8 +126,22 @@ impl MemoryStore {
     }
 
     /// A way to the store that can be made to fail, for the clients that connect by it.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// use tenure::memory::MemoryStore;
+    ///
+    /// let store = MemoryStore::new();
+    /// let link = store.link();
+    /// let (far, near) = (link.connect().await?, store.connect().await?);
+    /// link.cut(); // `far` is cut off, and `near` is not
+    /// near.lock("orders/42").acquire().await?.release().await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn link(&self) -> Link {
-        let way = self.server.work(super::state::State::add_way);
+        let way = self.server.work(State::add_way);
         Link { server: self.server.clone(), way, name: registry::name_way(&self.server, way) }
     }
 
@@ -171,12 +197,27 @@ impl MemoryStore {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn pause(&self) {
-        self.server.change(super::state::State::pause);
+        self.server.change(|state| state.set_paused(true));
     }
 
     /// The store goes on: leases that are over end first, and then what waited gets through.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// use tenure::memory::MemoryStore;
+    ///
+    /// let store = MemoryStore::new();
+    /// let client = store.connect().await?;
+    /// store.pause();
+    /// let asking = tokio::spawn(client.lock("orders/42").acquire());
+    /// store.resume();
+    /// assert!(asking.await?.is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn resume(&self) {
-        self.server.change(super::state::State::resume);
+        self.server.change(|state| state.set_paused(false));
     }
 }
 
@@ -246,6 +287,19 @@ impl Link {
 
     /// A new client by this link. Short for [`Client::connect`] with its [`url`](Self::url).
     ///
+    /// ```
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// use tenure::memory::MemoryStore;
+    ///
+    /// let store = MemoryStore::new();
+    /// let (far, near) = (store.link().connect().await?, store.connect().await?);
+    /// let guard = far.lock("orders/42").acquire().await?;
+    /// assert_eq!(near.inspect("orders/42").await?.holders[0].grant, guard.grant());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Cancellation safety
     /// May be dropped at any point.
     pub async fn connect(&self) -> Result<Client, ConnectError> {
@@ -255,11 +309,46 @@ impl Link {
     /// Nothing gets through any more, in either direction, and nobody is told. A request is `Unreachable` after
     /// [as long as it may take](MemoryStore::REQUEST_LIMIT), and was not done. One who waits in a queue keeps its place there; if its turn comes, it holds
     /// the lock without knowing it, until the lease ends.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// use tenure::clock::ManualClock;
+    /// use tenure::memory::MemoryStore;
+    /// use tenure::{AcquireError, EngineError};
+    ///
+    /// let clock = ManualClock::new();
+    /// let link = MemoryStore::with_clock(clock.clone()).link();
+    /// let client = link.connect().await?;
+    /// link.cut();
+    /// let mut asking = Box::pin(client.lock("orders/42").acquire());
+    /// assert!(futures_util::poll!(&mut asking).is_pending());
+    /// clock.advance(MemoryStore::REQUEST_LIMIT);
+    /// let answer = asking.await;
+    /// assert!(matches!(answer, Err(AcquireError::Engine(EngineError::Unreachable { .. }))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cut(&self) {
         self.server.change(|state| state.set_cut(self.way, true));
     }
 
     /// Everything gets through again, and what was held back arrives.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// use tenure::memory::MemoryStore;
+    ///
+    /// let link = MemoryStore::new().link();
+    /// let client = link.connect().await?;
+    /// link.cut();
+    /// let asking = tokio::spawn(client.lock("orders/42").acquire());
+    /// link.heal();
+    /// assert!(asking.await?.is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn heal(&self) {
         self.server.change(|state| state.set_cut(self.way, false));
     }

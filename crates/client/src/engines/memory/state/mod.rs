@@ -172,14 +172,9 @@ impl State {
         self.ways[way.0].losing = answers;
     }
 
-    pub(super) fn pause(&mut self) {
-        self.paused = true;
-    }
-
-    /// What is over ends before anything gets through.
-    pub(super) fn resume(&mut self) {
-        self.paused = false;
-        self.end_leases();
+    /// What is over when it goes on ends with the next step, before anything gets through.
+    pub(super) fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
     }
 
     pub(super) fn is_open(&self, way: Way) -> bool {

@@ -236,3 +236,38 @@ impl State {
         holders.iter().map(|view| look::holder(view, calendar)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tenure_table::LockName;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::engines::memory::server::Time;
+
+    #[test]
+    fn a_conversion_is_not_undone_once_another_has_followed() {
+        let mut state = State::new(Time::Moved(ManualClock::new()));
+        let mut request = AcquireRequest::new(LockName::parse("a").unwrap());
+        request.mode = Mode::Pr;
+        let Asked::Settled(Ok(_)) = state.acquire(&request, Way::DIRECT) else { panic!("it is free") };
+        let up =
+            || Conversion::new(request.granted(None), Mode::Ex, WaitUntil::Try, CancellationToken::new());
+        let mode = |state: &State| state.inspect(request.name.clone()).holders[0].mode;
+        let convert = |state: &mut State, attempt| {
+            assert!(matches!(state.convert(&up(), attempt), Asked::Settled(Ok(_))));
+        };
+        convert(&mut state, 1);
+        convert(&mut state, 2);
+        assert!(matches!(state.undo_conversion(request.grant, 1, Mode::Pr), Undone::Old));
+        assert_eq!(mode(&state), Mode::Ex, "the second one stands");
+        for _ in 0..2 {
+            assert!(matches!(state.undo_conversion(request.grant, 2, Mode::Pr), Undone::Old));
+            assert_eq!(mode(&state), Mode::Pr);
+        }
+        convert(&mut state, 3);
+        state.withdraw(request.grant);
+        assert!(matches!(state.undo_conversion(request.grant, 3, Mode::Pr), Undone::Lost));
+    }
+}
