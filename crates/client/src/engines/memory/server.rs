@@ -1,7 +1,7 @@
 //! What stands for a server: the state of a store behind one door, and the time by which it goes.
 //!
 //! Every step is done under one short lock, at one instant: what is over by then is ended first. What others are to be told by it is sent when
-//! the lock is free again, since it may run code of theirs.
+//! the lock is free again, since it may run code of theirs; but for those from whom a lock is taken, who hear of it before it is.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
@@ -95,7 +95,7 @@ impl Server {
 
     /// Does something at one instant, and tells whom it concerns.
     pub(super) fn work<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
-        // If somebody panicked in here, each step of the table was done as a whole or not begun.
+        // What panics in here is a log of the test's own, before the table was told anything; or the table, of which nothing better is to be had.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.begin_step();
         let result = work(&mut state);

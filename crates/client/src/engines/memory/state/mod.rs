@@ -117,7 +117,8 @@ fn milliseconds(duration: Duration) -> u64 {
 
 impl State {
     pub(super) fn new(time: Time) -> Self {
-        let mut table = Table::new(Limits::default());
+        // Each grant has a session, and how many there may be is for a test's memory to say.
+        let mut table = Table::new(Limits { sessions: u32::MAX, ..Limits::default() });
         let operator = SessionId::random();
         table.apply(Command::OpenSession { session: operator, ttl_ms: 0, label: None }, &mut Vec::new());
         Self {
@@ -149,8 +150,9 @@ impl State {
             && at <= self.now
         {
             self.ends.pop_first();
-            let epoch = self.grants[&session].epoch;
-            self.apply(Command::ExpireSession { session, epoch });
+            if let Some(epoch) = self.grants.get(&session).map(|entry| entry.epoch) {
+                self.apply(Command::ExpireSession { session, epoch });
+            }
         }
     }
 
@@ -261,7 +263,7 @@ impl State {
                     self.tell(session);
                     self.apply(Command::CloseSession { session });
                 }
-                // Nobody asks for the last two.
+                // There is no limit on sessions, and nobody asks for the last two.
                 Effect::SessionRefused { .. }
                 | Effect::SessionUnknown { .. }
                 | Effect::Wanted { .. }

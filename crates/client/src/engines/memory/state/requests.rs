@@ -42,8 +42,8 @@ impl State {
     pub(crate) fn acquire(&mut self, request: &AcquireRequest, way: Way) -> Asked {
         let session = session_of(request.grant);
         let known = self.grants.contains_key(&session);
-        if !known && let Err(refusal) = self.open(request, way) {
-            return Asked::Settled(Err(refusal));
+        if !known {
+            self.open(request, way);
         }
         let acquire = Acquire {
             grant: request.grant,
@@ -76,7 +76,7 @@ impl State {
     }
 
     /// Opens the session of a grant that is to be.
-    fn open(&mut self, request: &AcquireRequest, way: Way) -> Result<(), Refusal> {
+    fn open(&mut self, request: &AcquireRequest, way: Way) {
         let (session, ttl) = (session_of(request.grant), request.ttl.get());
         let entry = Entry {
             name: request.name.clone(),
@@ -91,11 +91,6 @@ impl State {
         };
         self.grants.insert(session, entry);
         self.apply(Command::OpenSession { session, ttl_ms: milliseconds(ttl), label: None });
-        if self.grants[&session].epoch == 0 {
-            self.grants.remove(&session);
-            return Err(Refusal::TooManyLocks { limit: Limits::default().sessions });
-        }
-        Ok(())
     }
 
     fn wait(&self, wait: WaitUntil) -> Wait {
@@ -128,7 +123,7 @@ impl State {
         let session = session_of(grant);
         self.grants.get(&session)?.since?;
         self.keep(session);
-        self.grants[&session].term()
+        self.grants.get(&session)?.term()
     }
 
     pub(crate) fn convert(&mut self, conversion: &Conversion, attempt: u64) -> Asked {
@@ -221,6 +216,7 @@ impl State {
         let how = match how {
             Break::Ask => TableBreak::Ask,
             Break::Force => {
+                // Here, and not by a message: nobody gets it before this step is over.
                 for entry in holders.iter().filter_map(|holder| self.grants.get(&holder.session)) {
                     if self.is_open(entry.way) {
                         entry.loss.tell(LostReason::Broken);
