@@ -1,0 +1,1032 @@
+//! A second lock table, to hold the real one against: every rule of `docs/lock-table.md` in its plainest form, with lists that
+//! are searched from the front. It shares no code with the real one but the words of commands, effects and views.
+//!
+//! There is one list of grants, in the order in which they were granted, and one of requests that wait, in the order in which
+//! they queued. The holders and the line of a resource are what is left of the two if one looks at that resource alone.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use compact_str::CompactString;
+use tenure_table::{
+    Acquire, AcquireAll, Answer, Break, Command, CycleMember, DelayView, Effect, FencingToken, GrantId,
+    Granted, HolderView, Item, Limits, LockName, LossReason, Mode, Outcome, OwnerId, Refusal, Request,
+    ResourceView, SessionEnd, SessionId, SessionRefusal, SessionView, Value, Wait, WaiterView,
+};
+
+/// The whole state. Two that are equal behave in the same way from then on.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Model {
+    limits: Limits,
+    now_ms: u64,
+    last_token: u64,
+    /// How many requests ever queued. It decides nothing, but a table has it in its hash.
+    last_order: u64,
+    sessions: BTreeMap<SessionId, Session>,
+    /// In the order in which they were granted, with those that a delay is left of.
+    grants: Vec<Held>,
+    /// In the order in which they queued.
+    pending: Vec<Pending>,
+    /// Those that are not empty.
+    values: BTreeMap<LockName, Value>,
+    /// Those whose window has not passed.
+    starts: BTreeMap<LockName, Start>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Session {
+    epoch: u64,
+    ttl_ms: u64,
+    label: Option<CompactString>,
+    /// Up to this number the client has seen the answers.
+    floor: u64,
+    /// What a repeated number is told.
+    answers: BTreeMap<u64, Kept>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Kept {
+    /// `Queued`, if the request waits.
+    outcome: Outcome,
+    /// It waits, or has waited.
+    waited: bool,
+}
+
+impl Kept {
+    fn is_settled(&self) -> bool {
+        !matches!(self.outcome, Ok(Answer::Queued { .. }))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Held {
+    name: LockName,
+    holder: HolderView,
+    /// When its session expired: it only stands as a delay since then.
+    died_ms: Option<u64>,
+}
+
+/// A request that waits, or would.
+#[derive(Clone, Debug, PartialEq)]
+struct Pending {
+    asker: Asker,
+    order: u64,
+    kind: Kind,
+    owner: OwnerId,
+    items: Vec<Item>,
+    label: Option<CompactString>,
+    lock_delay_ms: u64,
+    notify: bool,
+    since_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Convert,
+    One,
+    All,
+}
+
+/// A request's name: which number of which session.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Asker {
+    session: SessionId,
+    number: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Start {
+    /// May lie before the beginning of the table's time.
+    at_ms: i128,
+    until_ms: i128,
+}
+
+/// What happens in the course of one command.
+#[derive(Default)]
+struct Step {
+    effects: Vec<Effect>,
+    /// Resources whose lines are to be served, each once.
+    unserved: VecDeque<LockName>,
+    /// The request that this command put in line.
+    queued: Option<Asker>,
+    /// The grants that this command made or converted.
+    got: Vec<GrantId>,
+    /// Owners whose requests may have somebody new to wait for, although they did not just queue.
+    recheck: BTreeSet<OwnerId>,
+}
+
+impl Step {
+    fn serve_later(&mut self, name: &LockName) {
+        if !self.unserved.contains(name) {
+            self.unserved.push_back(name.clone());
+        }
+    }
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap()
+}
+
+impl Model {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            now_ms: 0,
+            last_token: 0,
+            last_order: 0,
+            sessions: BTreeMap::new(),
+            grants: Vec::new(),
+            pending: Vec::new(),
+            values: BTreeMap::new(),
+            starts: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn apply(&mut self, command: &Command) -> Vec<Effect> {
+        let mut step = Step::default();
+        match command {
+            Command::OpenSession { session, ttl_ms, label } => {
+                let effect = self.open(*session, *ttl_ms, label.as_ref());
+                step.effects.push(effect);
+            }
+            Command::KeepSession { session } => {
+                let effect = self.keep(*session);
+                step.effects.push(effect);
+            }
+            Command::CloseSession { session } => self.end(*session, SessionEnd::Closed, &mut step),
+            Command::ExpireSession { session, epoch } => match self.sessions.get(session) {
+                Some(state) if state.epoch != *epoch => {
+                    step.effects.push(Effect::SessionOpen { session: *session, epoch: state.epoch });
+                }
+                _ => self.end(*session, SessionEnd::Expired, &mut step),
+            },
+            Command::Request { session, number, seen, request } => {
+                self.request(Asker { session: *session, number: *number }, *seen, request, &mut step);
+            }
+            Command::Acknowledge { session, number } => self.acknowledge(*session, *number),
+            Command::EndDelay { grant } => {
+                let ended = |held: &mut Held| held.died_ms.is_some() && held.holder.grant == *grant;
+                for held in self.grants.extract_if(.., ended) {
+                    step.serve_later(&held.name);
+                }
+            }
+            Command::AdvanceTime { to_ms } => {
+                // The largest time that a table counts with.
+                self.now_ms = self.now_ms.max(*to_ms).min(i64::MAX.unsigned_abs());
+                self.forget_starts();
+            }
+            Command::SetLimits(limits) => self.limits = *limits,
+        }
+        loop {
+            if let Some(owner) = step.recheck.pop_first() {
+                self.refuse_cycles_of(owner, &mut step);
+            } else if let Some(name) = step.unserved.pop_front() {
+                while self.serve_first(&name, &mut step) {}
+            } else {
+                break;
+            }
+        }
+        self.tell_holders(&mut step);
+        step.effects
+    }
+
+    // Sessions: rules 1 to 4.
+
+    fn open(&mut self, session: SessionId, ttl_ms: u64, label: Option<&CompactString>) -> Effect {
+        if let Some(state) = self.sessions.get(&session) {
+            return Effect::SessionOpen { session, epoch: state.epoch };
+        }
+        let limit = self.limits.label_bytes;
+        if label.is_some_and(|label| count(label.len()) > limit) {
+            return Effect::SessionRefused { session, why: SessionRefusal::LabelTooLong { limit } };
+        }
+        let limit = self.limits.sessions;
+        if count(self.sessions.len()) >= limit {
+            return Effect::SessionRefused { session, why: SessionRefusal::TooManySessions { limit } };
+        }
+        let state = Session { epoch: 1, ttl_ms, label: label.cloned(), floor: 0, answers: BTreeMap::new() };
+        self.sessions.insert(session, state);
+        Effect::SessionOpen { session, epoch: 1 }
+    }
+
+    fn keep(&mut self, session: SessionId) -> Effect {
+        let Some(state) = self.sessions.get_mut(&session) else { return Effect::SessionUnknown { session } };
+        state.epoch += 1;
+        Effect::SessionOpen { session, epoch: state.epoch }
+    }
+
+    fn end(&mut self, session: SessionId, end: SessionEnd, step: &mut Step) {
+        if self.sessions.remove(&session).is_none() {
+            step.effects.push(Effect::SessionUnknown { session });
+            return;
+        }
+        let mut touched = BTreeSet::new();
+        let given_up: Vec<_> =
+            self.pending.extract_if(.., |pending| pending.asker.session == session).collect();
+        for pending in given_up {
+            self.untie(&pending, step);
+            touched.extend(pending.items.into_iter().map(|item| item.name));
+        }
+        let mut delays = Vec::new();
+        for held in self.grants.iter_mut().filter(|held| held.is_of(session)) {
+            let HolderView { grant, mode, lock_delay_ms, .. } = held.holder;
+            touched.insert(held.name.clone());
+            if end == SessionEnd::Expired {
+                doubt(&mut self.values, &held.name, mode);
+                if lock_delay_ms > 0 {
+                    held.died_ms = Some(self.now_ms);
+                    delays.push((&held.name, grant, lock_delay_ms));
+                }
+            }
+        }
+        delays.sort();
+        step.effects
+            .extend(delays.iter().map(|(_, grant, for_ms)| Effect::Delay { grant: *grant, for_ms: *for_ms }));
+        self.grants.retain(|held| !held.is_of(session));
+        step.effects.push(Effect::SessionEnded { session, end });
+        step.unserved.extend(touched);
+    }
+
+    // Requests, exactly once: rules 5 to 7.
+
+    fn request(&mut self, asker: Asker, seen: u64, request: &Request, step: &mut Step) {
+        let Asker { session, number } = asker;
+        let Some(state) = self.sessions.get_mut(&session) else {
+            step.effects.push(Effect::Answer { session, number, outcome: Err(Refusal::NoSession) });
+            return;
+        };
+        state.floor = state.floor.max(seen);
+        state.answers.retain(|number, kept| *number > seen || kept.waited);
+        let limit = self.limits.answers_per_session;
+        let unkept = if let Some(kept) = state.answers.get(&number) {
+            Some(kept.outcome.clone())
+        } else if number <= state.floor {
+            Some(Err(Refusal::Forgotten))
+        } else if count(state.answers.values().filter(|kept| kept.is_settled()).count()) >= limit {
+            Some(Err(Refusal::TooManyAnswers { limit }))
+        } else {
+            None
+        };
+        if let Some(outcome) = unkept {
+            step.effects.push(Effect::Answer { session, number, outcome });
+            return;
+        }
+        let outcome = match request {
+            Request::Acquire(acquire) => self.acquire(asker, acquire, step),
+            Request::AcquireAll(all) => self.acquire_all(asker, all, step),
+            Request::Convert { grant, to, wait, value } => {
+                self.convert(asker, *grant, *to, *wait, value.as_ref(), step)
+            }
+            Request::Release { grant, value } => self.release(asker, *grant, value.as_ref(), step),
+            Request::Cancel { number } => self.cancel(Asker { session, number: *number }, step),
+            Request::SetValue { grant, bytes } => self.set_value(session, *grant, bytes),
+            Request::Remember { grant, ago_ms, window_ms } => {
+                self.remember(session, *grant, *ago_ms, *window_ms)
+            }
+            Request::Break { name, how: Break::Ask } => self.ask(name, step),
+            Request::Break { name, how: Break::Force } => self.force(name, step),
+        };
+        self.answer(asker, outcome, step);
+    }
+
+    /// Tells the answer to a request, and keeps it.
+    fn answer(&mut self, asker: Asker, outcome: Outcome, step: &mut Step) {
+        let Asker { session, number } = asker;
+        let answers = &mut self.sessions.get_mut(&session).unwrap().answers;
+        let waited = answers.contains_key(&number) || step.queued == Some(asker);
+        answers.insert(number, Kept { outcome: outcome.clone(), waited });
+        step.effects.push(Effect::Answer { session, number, outcome });
+    }
+
+    /// Only the answer to a request that has waited is acknowledged by itself.
+    fn acknowledge(&mut self, session: SessionId, number: u64) {
+        if let Some(state) = self.sessions.get_mut(&session) {
+            state.answers.retain(|other, kept| *other != number || !kept.waited || !kept.is_settled());
+        }
+    }
+
+    // Getting locks: rules 8 to 17.
+
+    fn acquire(&mut self, asker: Asker, acquire: &Acquire, step: &mut Step) -> Outcome {
+        let Acquire { grant, name, mode, owner, wait, label, lock_delay_ms, notify } = acquire;
+        self.check_label(label.as_ref())?;
+        self.check_name(name)?;
+        if let Ok(Held { name: same, holder, .. }) = self.held_by(asker.session, *grant)
+            && (&same, holder.mode, holder.owner) == (name, *mode, *owner)
+        {
+            let value = Some(self.value(name));
+            return Ok(Answer::Granted(Granted { token: holder.token, value }));
+        }
+        if self.in_use(*grant) {
+            return Err(Refusal::GrantTaken);
+        }
+        self.check_locks(asker.session, 1)?;
+        self.check_names(&[name])?;
+        let pending = Pending {
+            asker,
+            order: 0,
+            kind: Kind::One,
+            owner: *owner,
+            items: vec![Item { grant: *grant, name: name.clone(), mode: *mode }],
+            label: label.clone(),
+            lock_delay_ms: *lock_delay_ms,
+            notify: *notify,
+            since_ms: self.now_ms,
+        };
+        if self.holds(*owner, name) {
+            return self.reenter(&pending, step);
+        }
+        if self.at_once(*owner, &pending.items[0]) {
+            return Ok(self.grant(&pending, step));
+        }
+        if *wait == Wait::Try {
+            return Err(Refusal::Busy { name: name.clone() });
+        }
+        self.check_waiters(name)?;
+        self.queue(pending, step)
+    }
+
+    fn acquire_all(&mut self, asker: Asker, all: &AcquireAll, step: &mut Step) -> Outcome {
+        let AcquireAll { owner, items, wait, label, lock_delay_ms, notify } = all;
+        if items.is_empty() {
+            return Err(Refusal::NoNames);
+        }
+        let limit = self.limits.items_per_request;
+        if count(items.len()) > limit {
+            return Err(Refusal::TooManyItems { limit });
+        }
+        self.check_label(label.as_ref())?;
+        for (i, item) in items.iter().enumerate() {
+            self.check_name(&item.name)?;
+            if items[..i].iter().any(|other| other.name == item.name) {
+                return Err(Refusal::NamedTwice { name: item.name.clone() });
+            }
+            if self.in_use(item.grant) || items[..i].iter().any(|other| other.grant == item.grant) {
+                return Err(Refusal::GrantTaken);
+            }
+        }
+        self.check_locks(asker.session, items.len())?;
+        self.check_names(&items.iter().map(|item| &item.name).collect::<Vec<_>>())?;
+        if let Some(item) = items.iter().find(|item| self.holds(*owner, &item.name)) {
+            return Err(Refusal::AlreadyHeld { name: item.name.clone() });
+        }
+        let pending = Pending {
+            asker,
+            order: 0,
+            kind: Kind::All,
+            owner: *owner,
+            items: items.clone(),
+            label: label.clone(),
+            lock_delay_ms: *lock_delay_ms,
+            notify: *notify,
+            since_ms: self.now_ms,
+        };
+        let Some(busy) = items.iter().find(|item| !self.at_once(*owner, item)) else {
+            return Ok(self.grant(&pending, step));
+        };
+        if *wait == Wait::Try {
+            return Err(Refusal::Busy { name: busy.name.clone() });
+        }
+        for item in items {
+            self.check_waiters(&item.name)?;
+        }
+        self.queue(pending, step)
+    }
+
+    fn convert(
+        &mut self,
+        asker: Asker,
+        grant: GrantId,
+        to: Mode,
+        wait: Wait,
+        value: Option<&Bytes>,
+        step: &mut Step,
+    ) -> Outcome {
+        let Held { name, holder, .. } = self.held_by(asker.session, grant)?;
+        if self.conversion_of(grant).is_some() {
+            return Err(Refusal::Converting);
+        }
+        let down = holder.mode.covers(to);
+        if let Some(bytes) = value {
+            if !down {
+                return Err(Refusal::ValueOnTheWayUp);
+            }
+            self.check_write(holder.mode, bytes)?;
+        }
+        // Down is at once even beside a delay that an expired session of the same owner left.
+        if down || self.compatible(holder.owner, &name, to) {
+            if let Some(bytes) = value {
+                self.write(&name, bytes);
+            }
+            if !down && !self.line(&name).is_empty() {
+                step.recheck.insert(holder.owner);
+            }
+            step.serve_later(&name);
+            return Ok(self.change_mode(grant, to, step));
+        }
+        if wait == Wait::Try {
+            return Err(Refusal::Busy { name });
+        }
+        self.check_waiters(&name)?;
+        let pending = Pending {
+            asker,
+            order: 0,
+            kind: Kind::Convert,
+            owner: holder.owner,
+            items: vec![Item { grant, name, mode: to }],
+            label: holder.label,
+            lock_delay_ms: holder.lock_delay_ms,
+            notify: holder.notify,
+            since_ms: self.now_ms,
+        };
+        self.queue(pending, step)
+    }
+
+    /// The owner has the resource: whether it may have it once more, and the grant that comes of it.
+    fn reenter(&mut self, pending: &Pending, step: &mut Step) -> Outcome {
+        let Item { name, mode, .. } = &pending.items[0];
+        let own = || self.holders(name).filter(|holder| holder.owner == pending.owner);
+        let Some(covering) = newest(own().filter(|holder| holder.mode.covers(*mode))) else {
+            let held = newest(own()).unwrap().mode;
+            return Err(Refusal::NotCovered { name: name.clone(), held, asked: *mode });
+        };
+        let token = covering.token;
+        Ok(Answer::Granted(self.add_grant(pending, &pending.items[0], token, step)))
+    }
+
+    /// Grants all that is asked for, with new tokens.
+    fn grant(&mut self, pending: &Pending, step: &mut Step) -> Answer {
+        let mut granted = Vec::new();
+        for item in &pending.items {
+            let token = self.next_token();
+            granted.push(self.add_grant(pending, item, token, step));
+        }
+        match pending.kind {
+            Kind::All => Answer::GrantedAll(granted.into()),
+            Kind::One | Kind::Convert => Answer::Granted(granted.remove(0)),
+        }
+    }
+
+    fn add_grant(&mut self, pending: &Pending, item: &Item, token: FencingToken, step: &mut Step) -> Granted {
+        let holder = HolderView {
+            grant: item.grant,
+            owner: pending.owner,
+            session: pending.asker.session,
+            mode: item.mode,
+            token,
+            label: pending.label.clone(),
+            since_ms: self.now_ms,
+            lock_delay_ms: pending.lock_delay_ms,
+            notify: pending.notify,
+            let_go: false,
+        };
+        self.grants.push(Held { name: item.name.clone(), holder, died_ms: None });
+        step.got.push(item.grant);
+        Granted { token, value: Some(self.value(&item.name)) }
+    }
+
+    fn change_mode(&mut self, grant: GrantId, to: Mode, step: &mut Step) -> Answer {
+        let at = self.grants.iter().position(|held| held.holder.grant == grant).unwrap();
+        let from = self.grants[at].holder.mode;
+        if !from.covers(to) {
+            self.grants[at].holder.token = self.next_token();
+        }
+        self.grants[at].holder.mode = to;
+        step.got.push(grant);
+        let value = to.covers(from).then(|| self.value(&self.grants[at].name));
+        Answer::Granted(Granted { token: self.grants[at].holder.token, value })
+    }
+
+    fn next_token(&mut self) -> FencingToken {
+        self.last_token += 1;
+        FencingToken::new(self.last_token)
+    }
+
+    // Lines: rules 10 to 13, 15 and 16.
+
+    /// Puts a request in its lines, unless it would wait for ever there.
+    fn queue(&mut self, pending: Pending, step: &mut Step) -> Outcome {
+        let (asker, first) = (pending.asker, pending.items[0].name.clone());
+        self.pending.push(pending);
+        let last = self.pending.len() - 1;
+        // A conversion stands before all waiters: the cycle may go through somebody who is behind it now, and another request of
+        // its owner.
+        if let Some(cycle) = self.cycle_from(&self.requests_of(self.pending[last].owner)) {
+            self.pending.pop();
+            return Err(Refusal::Deadlock { cycle });
+        }
+        self.last_order += 1;
+        self.pending[last].order = self.last_order;
+        step.queued = Some(asker);
+        Ok(Answer::Queued { place: count(self.ahead(last, &first).len()) })
+    }
+
+    /// Who waits for a resource, in line: conversions first. Places in `pending`.
+    fn line(&self, name: &LockName) -> Vec<usize> {
+        let (mut conversions, mut others) = (Vec::new(), Vec::new());
+        for (i, pending) in self.pending.iter().enumerate() {
+            if pending.items.iter().any(|item| item.name == *name) {
+                if pending.kind == Kind::Convert { conversions.push(i) } else { others.push(i) }
+            }
+        }
+        conversions.append(&mut others);
+        conversions
+    }
+
+    /// Who is ahead of a request in a line that it stands in.
+    fn ahead(&self, pending: usize, name: &LockName) -> Vec<usize> {
+        self.line(name).into_iter().take_while(|other| *other != pending).collect()
+    }
+
+    /// Gives the first in line what it waits for, if it can have it.
+    fn serve_first(&mut self, name: &LockName, step: &mut Step) -> bool {
+        let Some(&first) = self.line(name).first() else { return false };
+        let pending = &self.pending[first];
+        let ready = pending.items.iter().all(|item| {
+            self.line(&item.name)[0] == first && self.compatible(pending.owner, &item.name, item.mode)
+        });
+        if !ready {
+            return false;
+        }
+        let pending = self.pending.remove(first);
+        if pending.kind == Kind::Convert {
+            let answer = self.change_mode(pending.items[0].grant, pending.items[0].mode, step);
+            self.answer(pending.asker, Ok(answer), step);
+            return true;
+        }
+        let answer = self.grant(&pending, step);
+        self.answer(pending.asker, Ok(answer), step);
+        serve_others(&pending, name, step);
+        for item in &pending.items {
+            self.settle(pending.owner, &item.name, name, step);
+        }
+        true
+    }
+
+    /// The owner has got a resource: it waits for it no more.
+    fn settle(&mut self, owner: OwnerId, name: &LockName, served: &LockName, step: &mut Step) {
+        while let Some(at) = self.pending.iter().position(|pending| {
+            pending.owner == owner
+                && pending.kind != Kind::Convert
+                && pending.items.iter().any(|item| item.name == *name)
+        }) {
+            let pending = self.pending.remove(at);
+            let outcome = match pending.kind {
+                Kind::All => Err(Refusal::AlreadyHeld { name: name.clone() }),
+                Kind::One | Kind::Convert => self.reenter(&pending, step),
+            };
+            let granted = outcome.is_ok();
+            self.answer(pending.asker, outcome, step);
+            serve_others(&pending, served, step);
+            if !granted {
+                self.untie(&pending, step);
+            }
+        }
+    }
+
+    /// Ends a request that waits, and answers it.
+    fn give_up(&mut self, at: usize, why: Refusal, step: &mut Step) {
+        let pending = self.pending.remove(at);
+        self.answer(pending.asker, Err(why), step);
+        for item in &pending.items {
+            step.serve_later(&item.name);
+        }
+        self.untie(&pending, step);
+    }
+
+    /// A request is gone ungranted: another of its owner that was tied to it in a line waits by itself from now on.
+    fn untie(&self, gone: &Pending, step: &mut Step) {
+        for item in &gone.items {
+            let own = self.line(&item.name).into_iter().map(|i| &self.pending[i]);
+            let own = own.filter(|other| other.owner == gone.owner && other.kind != Kind::Convert);
+            if gone.kind != Kind::Convert
+                && own.map(|other| other.order).min().is_some_and(|order| order > gone.order)
+            {
+                step.recheck.insert(gone.owner);
+            }
+        }
+    }
+
+    // The end of grants and of waits: rules 11, 15, 21 and 25.
+
+    fn release(&mut self, asker: Asker, grant: GrantId, value: Option<&Bytes>, step: &mut Step) -> Outcome {
+        let Ok(Held { name, holder, .. }) = self.held_by(asker.session, grant) else {
+            let waits = self.pending.iter().position(|pending| {
+                pending.asker.session == asker.session && pending.items.iter().any(|item| item.grant == grant)
+            });
+            self.give_up(waits.ok_or(Refusal::NotHeld)?, Refusal::Cancelled, step);
+            return Ok(Answer::Released);
+        };
+        if let Some(bytes) = value {
+            self.check_write(holder.mode, bytes)?;
+            self.write(&name, bytes);
+        }
+        if let Some(conversion) = self.conversion_of(grant) {
+            self.give_up(conversion, Refusal::Cancelled, step);
+        }
+        self.grants.retain(|held| held.holder.grant != grant);
+        step.serve_later(&name);
+        Ok(Answer::Released)
+    }
+
+    fn cancel(&mut self, asker: Asker, step: &mut Step) -> Outcome {
+        let waits = self.pending.iter().position(|pending| pending.asker == asker);
+        self.give_up(waits.ok_or(Refusal::NotQueued)?, Refusal::Cancelled, step);
+        Ok(Answer::Cancelled)
+    }
+
+    fn ask(&mut self, name: &LockName, step: &mut Step) -> Outcome {
+        let mut marked = Vec::new();
+        for held in self.grants.iter_mut().filter(|held| held.name == *name && held.died_ms.is_none()) {
+            let HolderView { session, grant, .. } = held.holder;
+            held.holder.let_go = true;
+            step.effects.push(Effect::LetGo { session, grant });
+            marked.push(grant);
+        }
+        if marked.is_empty() {
+            return Err(Refusal::NotHeld);
+        }
+        Ok(Answer::Broken(marked.into()))
+    }
+
+    fn force(&mut self, name: &LockName, step: &mut Step) -> Outcome {
+        let (mut broken, mut found) = (Vec::new(), false);
+        while let Some(at) = self.grants.iter().position(|held| held.name == *name) {
+            found = true;
+            let held = self.grants.remove(at);
+            if held.died_ms.is_some() {
+                continue;
+            }
+            let HolderView { session, grant, mode, .. } = held.holder;
+            if let Some(conversion) = self.conversion_of(grant) {
+                self.give_up(conversion, Refusal::NotHeld, step);
+            }
+            doubt(&mut self.values, name, mode);
+            step.effects.push(Effect::Lost { session, grant, reason: LossReason::Broken });
+            broken.push(grant);
+        }
+        if !found {
+            return Err(Refusal::NotHeld);
+        }
+        step.serve_later(name);
+        Ok(Answer::Broken(broken.into()))
+    }
+
+    // Values and starts: rules 21 to 23.
+
+    fn set_value(&mut self, session: SessionId, grant: GrantId, bytes: &Bytes) -> Outcome {
+        let Held { name, holder, .. } = self.held_by(session, grant)?;
+        self.check_write(holder.mode, bytes)?;
+        self.write(&name, bytes);
+        Ok(Answer::Written)
+    }
+
+    fn value(&self, name: &LockName) -> Value {
+        self.values.get(name).cloned().unwrap_or_default()
+    }
+
+    fn write(&mut self, name: &LockName, bytes: &Bytes) {
+        if bytes.is_empty() {
+            self.values.remove(name);
+        } else {
+            self.values.insert(name.clone(), Value { bytes: bytes.clone(), in_doubt: false });
+        }
+    }
+
+    fn remember(&mut self, session: SessionId, grant: GrantId, ago_ms: u64, window_ms: u64) -> Outcome {
+        let Held { name, .. } = self.held_by(session, grant)?;
+        if let Some(last) = self.started_ago(&name)
+            && last < window_ms.max(ago_ms)
+        {
+            return Ok(Answer::AlreadyStarted { ago_ms: last });
+        }
+        let at_ms = i128::from(self.now_ms) - i128::from(ago_ms);
+        let until_ms = at_ms + i128::from(window_ms);
+        let last_until_ms = self.starts.get(&name).map_or(until_ms, |last| last.until_ms);
+        self.starts.insert(name, Start { at_ms, until_ms: until_ms.max(last_until_ms) });
+        self.forget_starts();
+        Ok(Answer::Remembered)
+    }
+
+    fn started_ago(&self, name: &LockName) -> Option<u64> {
+        self.starts.get(name).map(|start| u64::try_from(i128::from(self.now_ms) - start.at_ms).unwrap())
+    }
+
+    fn forget_starts(&mut self) {
+        let now = i128::from(self.now_ms);
+        self.starts.retain(|_, start| now < start.until_ms);
+    }
+
+    // Being told: rule 26.
+
+    fn tell_holders(&self, step: &mut Step) {
+        let queued = self.pending.iter().find(|pending| Some(pending.asker) == step.queued);
+        for item in queued.iter().flat_map(|pending| &pending.items) {
+            for holder in self.holders(&item.name) {
+                // Whoever converts is not told of itself.
+                let mut wanted = self.wanted(&item.name);
+                wanted.retain(|(grant, mode)| *grant != holder.grant && *mode == item.mode);
+                if wanted == [(item.grant, item.mode)] {
+                    tell(holder, item.mode, &mut step.effects);
+                }
+            }
+        }
+        for grant in &step.got {
+            let Some(held) = self.grants.iter().find(|held| held.holder.grant == *grant) else { continue };
+            for mode in Mode::ALL {
+                if self.wanted(&held.name).iter().any(|(_, wanted)| *wanted == mode) {
+                    tell(&held.holder, mode, &mut step.effects);
+                }
+            }
+        }
+    }
+
+    /// What is waited for at a resource: by which grants, and in which modes.
+    fn wanted(&self, name: &LockName) -> Vec<(GrantId, Mode)> {
+        let items = self.line(name).into_iter().map(|i| self.pending[i].item(name));
+        items.map(|item| (item.grant, item.mode)).collect()
+    }
+
+    // Deadlocks: rules 27 to 29.
+
+    /// For whom a request waits, and at which of its resources; the same owner may be there several times.
+    fn waits_for(&self, pending: usize) -> Vec<(&Item, OwnerId)> {
+        let this = &self.pending[pending];
+        let mut edges = Vec::new();
+        for item in &this.items {
+            let ahead = self.ahead(pending, &item.name);
+            // Tied to another of its owner, together with which it is settled. Only a conversion is not.
+            let tied = ahead.iter().any(|other| self.pending[*other].owner == this.owner);
+            if tied && this.kind != Kind::Convert {
+                continue;
+            }
+            let holders = self.holders(&item.name).filter(|holder| !holder.mode.compatible_with(item.mode));
+            edges.extend(holders.map(|holder| (item, holder.owner)));
+            edges.extend(ahead.into_iter().map(|other| (item, self.pending[other].owner)));
+        }
+        edges.retain(|(_, owner)| *owner != this.owner);
+        edges
+    }
+
+    /// The shortest cycle that goes from one of these requests of one owner back to that owner. The first that is found when all
+    /// is followed in its order.
+    fn cycle_from(&self, starts: &[usize]) -> Option<Arc<[CycleMember]>> {
+        let target = self.pending[*starts.first()?].owner;
+        let mut seen = vec![target];
+        let mut paths = VecDeque::from([(starts.to_vec(), Vec::new())]);
+        while let Some((requests, path)) = paths.pop_front() {
+            for pending in requests {
+                for (item, owner) in self.waits_for(pending) {
+                    let mut path = path.clone();
+                    path.push(self.member(pending, item));
+                    if owner == target {
+                        return Some(path.into());
+                    }
+                    if !seen.contains(&owner) {
+                        seen.push(owner);
+                        paths.push_back((self.requests_of(owner), path));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// The owner has not just queued, and there is somebody new that waits for it, or for whom it waits.
+    fn refuse_cycles_of(&mut self, owner: OwnerId, step: &mut Step) {
+        for pending in self.requests_of(owner).into_iter().rev() {
+            if let Some(cycle) = self.cycle_from(&[pending]) {
+                self.give_up(pending, Refusal::Deadlock { cycle }, step);
+            }
+        }
+    }
+
+    /// An owner's requests that wait, in the order in which they queued.
+    fn requests_of(&self, owner: OwnerId) -> Vec<usize> {
+        (0..self.pending.len()).filter(|i| self.pending[*i].owner == owner).collect()
+    }
+
+    fn member(&self, pending: usize, item: &Item) -> CycleMember {
+        let place = count(self.ahead(pending, &item.name).len());
+        let Pending { owner, label, .. } = &self.pending[pending];
+        let (name, label) = (item.name.clone(), label.clone());
+        CycleMember { name, grant: item.grant, owner: *owner, mode: item.mode, label, place }
+    }
+
+    // What there is.
+
+    /// All that stands at a resource, the dead too.
+    fn standing(&self, name: &LockName) -> impl Iterator<Item = &Held> {
+        self.grants.iter().filter(move |held| held.name == *name)
+    }
+
+    fn holders(&self, name: &LockName) -> impl Iterator<Item = &HolderView> {
+        self.standing(name).filter(|held| held.died_ms.is_none()).map(|held| &held.holder)
+    }
+
+    fn holds(&self, owner: OwnerId, name: &LockName) -> bool {
+        self.holders(name).any(|holder| holder.owner == owner)
+    }
+
+    /// Whether a mode goes with all that others have there.
+    fn compatible(&self, owner: OwnerId, name: &LockName, mode: Mode) -> bool {
+        let mut others =
+            self.standing(name).filter(|held| held.died_ms.is_some() || held.holder.owner != owner);
+        others.all(|held| held.holder.mode.compatible_with(mode))
+    }
+
+    fn at_once(&self, owner: OwnerId, item: &Item) -> bool {
+        self.line(&item.name).is_empty() && self.compatible(owner, &item.name, item.mode)
+    }
+
+    fn held_by(&self, session: SessionId, grant: GrantId) -> Result<Held, Refusal> {
+        let mut held = self.grants.iter().filter(|held| held.is_of(session));
+        held.find(|held| held.holder.grant == grant).cloned().ok_or(Refusal::NotHeld)
+    }
+
+    fn conversion_of(&self, grant: GrantId) -> Option<usize> {
+        self.pending
+            .iter()
+            .position(|pending| pending.kind == Kind::Convert && pending.items[0].grant == grant)
+    }
+
+    /// A delay is known by the dead grant's id, so that is in use too.
+    fn in_use(&self, grant: GrantId) -> bool {
+        self.grants.iter().any(|held| held.holder.grant == grant)
+            || self.pending.iter().flat_map(|pending| &pending.items).any(|item| item.grant == grant)
+    }
+
+    fn names(&self) -> BTreeSet<&LockName> {
+        let mut names: BTreeSet<&LockName> = self.busy_names();
+        names.extend(self.values.keys());
+        names.extend(self.starts.keys());
+        names
+    }
+
+    fn busy_names(&self) -> BTreeSet<&LockName> {
+        let held = self.grants.iter().map(|held| &held.name);
+        let wanted = self.pending.iter().flat_map(|pending| &pending.items).map(|item| &item.name);
+        held.chain(wanted).collect()
+    }
+
+    fn locks(&self, session: SessionId) -> usize {
+        let waiting = self.pending.iter().filter(|p| p.asker.session == session && p.kind != Kind::Convert);
+        self.grants.iter().filter(|held| held.is_of(session)).count()
+            + waiting.map(|pending| pending.items.len()).sum::<usize>()
+    }
+
+    // Limits.
+
+    fn check_label(&self, label: Option<&CompactString>) -> Result<(), Refusal> {
+        let limit = self.limits.label_bytes;
+        refuse_if(label.is_some_and(|label| count(label.len()) > limit), Refusal::LabelTooLong { limit })
+    }
+
+    fn check_name(&self, name: &LockName) -> Result<(), Refusal> {
+        let limit = self.limits.name_bytes;
+        refuse_if(count(name.as_str().len()) > limit, Refusal::NameTooLong { limit })
+    }
+
+    fn check_locks(&self, session: SessionId, more: usize) -> Result<(), Refusal> {
+        let limit = self.limits.locks_per_session;
+        refuse_if(count(self.locks(session) + more) > limit, Refusal::TooManyLocks { limit })
+    }
+
+    /// Names that are known cost nothing more, also if there are too many of them since the limit was lowered.
+    fn check_names(&self, asked: &[&LockName]) -> Result<(), Refusal> {
+        let limit = self.limits.names;
+        let known = self.names();
+        let new = asked.iter().filter(|name| !known.contains(*name)).count();
+        refuse_if(new > 0 && count(known.len() + new) > limit, Refusal::TooManyNames { limit })
+    }
+
+    fn check_waiters(&self, name: &LockName) -> Result<(), Refusal> {
+        let limit = self.limits.waiters_per_resource;
+        let why = Refusal::TooManyWaiters { name: name.clone(), limit };
+        refuse_if(count(self.line(name).len()) >= limit, why)
+    }
+
+    fn check_write(&self, mode: Mode, bytes: &Bytes) -> Result<(), Refusal> {
+        refuse_if(!mode.may_write(), Refusal::MayNotWrite { mode })?;
+        let limit = self.limits.value_bytes;
+        refuse_if(count(bytes.len()) > limit, Refusal::ValueTooLong { limit })
+    }
+
+    // Views.
+
+    pub(crate) fn inspect(&self, name: &LockName) -> Option<ResourceView> {
+        if !self.names().contains(name) {
+            return None;
+        }
+        let (mut converters, mut waiters) = (Vec::new(), Vec::new());
+        for pending in self.line(name).into_iter().map(|i| &self.pending[i]) {
+            let line = if pending.kind == Kind::Convert { &mut converters } else { &mut waiters };
+            line.push(WaiterView {
+                grant: pending.item(name).grant,
+                owner: pending.owner,
+                session: pending.asker.session,
+                number: pending.asker.number,
+                mode: pending.item(name).mode,
+                label: pending.label.clone(),
+                since_ms: pending.since_ms,
+                together: count(pending.items.len()),
+            });
+        }
+        Some(ResourceView {
+            name: name.clone(),
+            holders: self.holders(name).cloned().collect(),
+            converters,
+            waiters,
+            delays: self.standing(name).filter_map(Held::delay).collect(),
+            value: self.value(name),
+            started_ago_ms: self.started_ago(name),
+        })
+    }
+
+    pub(crate) fn list(&self, prefix: &str) -> Vec<ResourceView> {
+        let names = self.busy_names().into_iter().filter(|name| name.as_str().starts_with(prefix));
+        names.map(|name| self.inspect(name).unwrap()).collect()
+    }
+
+    pub(crate) fn sessions(&self) -> Vec<SessionView> {
+        let view = |(session, state): (&SessionId, &Session)| SessionView {
+            session: *session,
+            epoch: state.epoch,
+            ttl_ms: state.ttl_ms,
+            label: state.label.clone(),
+            locks: count(self.locks(*session)),
+        };
+        self.sessions.iter().map(view).collect()
+    }
+
+    pub(crate) fn delays(&self) -> Vec<DelayView> {
+        let mut delays: Vec<_> = self.grants.iter().filter_map(Held::delay).collect();
+        delays.sort_by_key(|delay| delay.grant);
+        delays
+    }
+
+    pub(crate) fn recall(&self, name: &LockName, window_ms: u64) -> Option<u64> {
+        self.started_ago(name).filter(|ago| *ago < window_ms)
+    }
+
+    pub(crate) fn last_token(&self) -> FencingToken {
+        FencingToken::new(self.last_token)
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+}
+
+impl Held {
+    /// Whether a session has it. What is left of a dead one is nobody's, also if a session has that id again.
+    fn is_of(&self, session: SessionId) -> bool {
+        self.holder.session == session && self.died_ms.is_none()
+    }
+
+    fn delay(&self) -> Option<DelayView> {
+        let HolderView { grant, mode, lock_delay_ms, .. } = self.holder;
+        let (name, since_ms) = (self.name.clone(), self.died_ms?);
+        Some(DelayView { grant, name, mode, for_ms: lock_delay_ms, since_ms })
+    }
+}
+
+impl Pending {
+    fn item(&self, name: &LockName) -> &Item {
+        self.items.iter().find(|item| item.name == *name).unwrap()
+    }
+}
+
+/// A holder in this mode is gone without its doing.
+fn doubt(values: &mut BTreeMap<LockName, Value>, name: &LockName, mode: Mode) {
+    if let Some(value) = values.get_mut(name).filter(|_| mode.may_write()) {
+        value.in_doubt = true;
+    }
+}
+
+/// The one with the largest token. Those that rest on one another have the same, and the strongest mode says most.
+fn newest<'a>(holders: impl Iterator<Item = &'a HolderView>) -> Option<&'a HolderView> {
+    holders.max_by_key(|holder| (holder.token, holder.mode as u8))
+}
+
+fn refuse_if(refused: bool, why: Refusal) -> Result<(), Refusal> {
+    if refused { Err(why) } else { Ok(()) }
+}
+
+/// A request has left its lines while one of them is being served: the others follow.
+fn serve_others(pending: &Pending, served: &LockName, step: &mut Step) {
+    for item in pending.items.iter().filter(|item| item.name != *served) {
+        step.serve_later(&item.name);
+    }
+}
+
+fn tell(holder: &HolderView, mode: Mode, effects: &mut Vec<Effect>) {
+    if holder.notify && !holder.mode.compatible_with(mode) {
+        effects.push(Effect::Wanted { session: holder.session, grant: holder.grant, mode });
+    }
+}
