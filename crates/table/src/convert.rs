@@ -39,7 +39,7 @@ impl Table {
             let granted = self.change_mode(lock, to);
             if !down && others_wait && !self.owners[owner].queued.is_empty() {
                 let owner = self.owners[owner].id();
-                self.work.recheck.push(owner);
+                self.work.recheck.push((owner, None));
             }
             return Ok(Answer::Granted(granted));
         }

@@ -238,19 +238,20 @@ impl Table {
         Ok(None)
     }
 
-    /// The first that a request waits for, and the owner of that.
-    pub(crate) fn behind(&self, queued: Place<Queued>) -> (Behind, Option<Place<Owner>>) {
+    /// The first that a request waits for, and the request by which that one waits itself.
+    pub(crate) fn behind(&self, queued: Place<Queued>) -> (Behind, Option<Place<Queued>>) {
         let standing = || self.resource_of(queued).held.iter(&self.locks);
         let conflicts = |lock: &Place<Lock>| {
             let (lock, queued) = (&self.locks[*lock], &self.queued[queued]);
             !lock.mode.compatible_with(queued.mode)
         };
         if self.queued[queued].tied {
-            return (Behind::Itself, None);
+            let resource = self.locks[self.queued[queued].lock].resource;
+            return (Behind::Itself, self.first_of(self.owner_of(queued), resource));
         }
         if let Some((lock, owner)) = standing().find_map(|lock| Some((lock, self.blocks(lock, queued)?))) {
             let holder = self.locks[lock].holder.expect("what blocks has an owner");
-            return (Behind::Holder(self.holder_view(lock, holder)), Some(owner));
+            return (Behind::Holder(self.holder_view(lock, holder)), self.owners[owner].queued.first());
         }
         let delay = standing().find(|lock| self.locks[*lock].holder.is_none() && conflicts(lock));
         if let Some(delay) = delay {
@@ -258,21 +259,19 @@ impl Table {
         }
         let others = self.ahead(queued).filter(|ahead| self.owner_of(*ahead) != self.owner_of(queued));
         match others.last() {
-            Some(first) => (Behind::Ahead(self.cycle_member(first)), Some(self.owner_of(first))),
-            None => (Behind::Itself, None),
+            Some(first) => (Behind::Ahead(self.cycle_member(first)), Some(first)),
+            // Another conversion of its owner is ahead, or the request is for several locks and it is not its turn elsewhere.
+            None => (Behind::Itself, self.ahead(queued).last().or_else(|| self.set_closed_at(queued))),
         }
     }
 
-    /// Another place in line at which the owner of this one waits for somebody else, and this one with it.
-    pub(crate) fn own_closed_at(&self, queued: Place<Queued>) -> Option<Place<Queued>> {
-        let own = self.owners[self.owner_of(queued)].queued.iter(&self.queued);
-        let Queued { set, tied, .. } = self.queued[queued];
-        let here = self.locks[self.queued[queued].lock].resource;
-        let mut with = own.filter(|other| {
-            let of_set = set.is_some() && self.queued[*other].set == set;
-            of_set || tied && self.locks[self.queued[*other].lock].resource == here
-        });
-        with.find(|other| !matches!(self.behind(*other).0, Behind::Itself))
+    /// The place in line at which it is not the turn of a request for several locks.
+    fn set_closed_at(&self, queued: Place<Queued>) -> Option<Place<Queued>> {
+        let places = &self.sets[self.queued[queued].set?].places;
+        places.iter().copied().find(|place| {
+            let resource = self.locks[self.queued[*place].lock].resource;
+            self.first_in_line(resource) != Some(*place) || !self.fits_now(*place)
+        })
     }
 
     /// Whether any owners wait for each other. Looks at everybody once.

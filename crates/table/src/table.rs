@@ -50,8 +50,9 @@ pub(crate) struct Work {
     pub(crate) wanting: Vec<(Place<Resource>, Place<Lock>, Mode)>,
     /// What was just granted to holders that want to be told who waits.
     pub(crate) granted: Vec<GrantId>,
-    /// Owners for whose requests new ones to wait for have appeared, although they have not just queued.
-    pub(crate) recheck: Vec<OwnerId>,
+    /// Owners for whose requests new ones to wait for have appeared, although they have not just queued; and the grant that
+    /// waits by itself since then, if that is why.
+    pub(crate) recheck: Vec<(OwnerId, Option<GrantId>)>,
 }
 
 impl Table {
@@ -117,8 +118,15 @@ impl Table {
         loop {
             // By id: a session's locks end in an order that means nothing.
             self.work.recheck.sort_unstable_by(|a, b| b.cmp(a));
-            if let Some(owner) = self.work.recheck.pop() {
-                if let Some(owner) = self.owner_ids.find(&self.owners, &owner) {
+            if let Some((owner, untied)) = self.work.recheck.pop() {
+                // If it was settled or went away too, there is nobody new to wait for.
+                let waits = |grant| {
+                    let lock = self.grants.find(&self.locks, &grant).map(|lock| &self.locks[lock]);
+                    lock.is_some_and(|lock| lock.queued.is_some() && !lock.held)
+                };
+                if untied.is_none_or(waits)
+                    && let Some(owner) = self.owner_ids.find(&self.owners, &owner)
+                {
                     self.refuse_deadlocked(owner, effects);
                 }
             } else if let Some(resource) = self.work.serve.pop_front() {
@@ -370,13 +378,14 @@ impl Table {
             && let Some(next) = self.first_of(owner, resource)
         {
             self.queued[next].tied = false;
-            self.work.recheck.push(self.owners[owner].id());
+            let untied = self.locks[self.queued[next].lock].grant;
+            self.work.recheck.push((self.owners[owner].id(), Some(untied)));
         }
         queued
     }
 
     /// The first place of an owner among those who wait for a resource, looked for where there is less to look through.
-    fn first_of(&self, owner: Place<Owner>, resource: Place<Resource>) -> Option<Place<Queued>> {
+    pub(crate) fn first_of(&self, owner: Place<Owner>, resource: Place<Resource>) -> Option<Place<Queued>> {
         let rest = self.resources[resource].rest.as_ref()?;
         if rest.waiting_count < self.owners[owner].lock_count {
             return rest.waiting.iter(&self.queued).find(|queued| self.owner_of(*queued) == owner);

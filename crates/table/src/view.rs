@@ -157,13 +157,9 @@ impl Table {
             && !met.contains(&queued)
         {
             met.push(queued);
-            let (behind, owner) = self.behind(queued);
+            let (behind, after) = self.behind(queued);
             chain.push(Link { waiter: self.cycle_member(queued), behind });
-            next = match owner {
-                Some(owner) => self.owners[owner].queued.first(),
-                // The chain goes on where it is not its own turn.
-                None => self.own_closed_at(queued),
-            };
+            next = after;
         }
         chain
     }
