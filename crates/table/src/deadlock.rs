@@ -65,9 +65,9 @@ impl Table {
     ) -> Option<Arc<[CycleMember]>> {
         let mut steps = FIRST_STEPS;
         let closed = loop {
-            let of_waited_for = self.reaches(owner, requests, &mut Steps(steps));
-            if let Ok(closed) = of_waited_for.or_else(|_| self.is_reached(owner, requests, &mut Steps(steps)))
-            {
+            // Most owners have nothing that others could wait for, so this side comes first.
+            let of_waiters = self.is_reached(owner, requests, &mut Steps(steps));
+            if let Ok(closed) = of_waiters.or_else(|_| self.reaches(owner, requests, &mut Steps(steps))) {
                 break closed;
             }
             steps *= 2;
@@ -111,27 +111,14 @@ impl Table {
         requests: &[Place<Queued>],
         steps: &mut Steps,
     ) -> Result<bool, OutOfSteps> {
+        let mut waiters = self.nearest_waiters(start, steps)?;
         let mut seen = Seen::default();
-        seen.insert(start);
-        let mut open = vec![start];
-        while let Some(owner) = open.pop() {
-            let mut waiters = Vec::new();
-            for lock in self.owners[owner].locks.iter(&self.locks) {
-                steps.take()?;
-                self.first_behind(lock, &mut waiters, steps)?;
-            }
-            for queued in self.owners[owner].queued.iter(&self.queued) {
-                steps.take()?;
-                waiters.extend(self.next_in_line(queued, steps)?);
-            }
-            for queued in waiters {
-                let next = self.owner_of(queued);
-                if seen.insert(next) {
-                    open.push(next);
-                }
+        while let Some(queued) = waiters.pop() {
+            let owner = self.owner_of(queued);
+            if owner != start && seen.insert(owner) {
+                waiters.extend(self.nearest_waiters(owner, steps)?);
             }
         }
-        seen.remove(&start);
         if seen.is_empty() {
             return Ok(false);
         }
@@ -143,6 +130,24 @@ impl Table {
             }
         }
         Ok(false)
+    }
+
+    /// The requests that wait for an owner: of each line, the first, through which the others are reached.
+    fn nearest_waiters(
+        &self,
+        owner: Place<Owner>,
+        steps: &mut Steps,
+    ) -> Result<Vec<Place<Queued>>, OutOfSteps> {
+        let mut waiters = Vec::new();
+        for lock in self.owners[owner].locks.iter(&self.locks) {
+            steps.take()?;
+            waiters.extend(self.first_behind(lock, steps)?);
+        }
+        for queued in self.owners[owner].queued.iter(&self.queued) {
+            steps.take()?;
+            waiters.extend(self.next_in_line(queued, steps)?);
+        }
+        Ok(waiters)
     }
 
     /// The owners that a request waits for: those of conflicting locks, and the nearest one ahead, through whom the others are
@@ -198,21 +203,18 @@ impl Table {
     fn first_behind(
         &self,
         lock: Place<Lock>,
-        waiters: &mut Vec<Place<Queued>>,
         steps: &mut Steps,
-    ) -> Result<(), OutOfSteps> {
+    ) -> Result<Option<Place<Queued>>, OutOfSteps> {
         let lock = &self.locks[lock];
-        let (Some(rest), true) = (&self.resources[lock.resource].rest, lock.held) else { return Ok(()) };
+        let (Some(rest), true) = (&self.resources[lock.resource].rest, lock.held) else { return Ok(None) };
         for queued in rest.line(&self.queued) {
             steps.take()?;
-            let conflicts = !lock.mode.compatible_with(self.queued[queued].mode);
-            let tied = self.queued[queued].tied;
-            if conflicts && !tied && Some(self.owner_of(queued)) != lock.owner() {
-                waiters.push(queued);
-                break;
+            let Queued { mode, tied, .. } = self.queued[queued];
+            if !lock.mode.compatible_with(mode) && !tied && Some(self.owner_of(queued)) != lock.owner() {
+                return Ok(Some(queued));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The next in line that waits for the owner of this one.

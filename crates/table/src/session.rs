@@ -32,8 +32,8 @@ pub(crate) struct Memory {
     /// Last answers to requests that waited, in the order of the numbers. The client may have raised the floor before it heard of
     /// them, so each is kept until it is acknowledged by itself.
     pub(crate) late: Vec<(u64, Outcome)>,
-    /// Requests that wait, in the order of their numbers.
-    pub(crate) waiting: Vec<Waiting>,
+    /// Requests that wait, in the order of their numbers: the oldest are most often the first to go.
+    pub(crate) waiting: VecDeque<Waiting>,
 }
 
 /// A request that waits.
