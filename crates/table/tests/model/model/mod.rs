@@ -4,15 +4,18 @@
 //! There is one list of grants, in the order in which they were granted, and one of requests that wait, in the order in which
 //! they queued. The holders and the line of a resource are what is left of the two if one looks at that resource alone.
 
+mod cycles;
+mod limits;
+mod views;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 
 use bytes::Bytes;
 use compact_str::CompactString;
 use tenure_table::{
-    Acquire, AcquireAll, Answer, Break, Command, CycleMember, DelayView, Effect, FencingToken, GrantId,
-    Granted, HolderView, Item, Limits, LockName, LossReason, Mode, Outcome, OwnerId, Refusal, Request,
-    ResourceView, SessionEnd, SessionId, SessionRefusal, SessionView, Value, Wait, WaiterView,
+    Acquire, AcquireAll, Answer, Break, Command, DelayView, Effect, FencingToken, GrantId, Granted,
+    HolderView, Item, Limits, LockName, LossReason, Mode, Outcome, OwnerId, Refusal, Request, SessionEnd,
+    SessionId, SessionRefusal, Value, Wait,
 };
 
 /// The whole state. Two that are equal behave in the same way from then on.
@@ -748,74 +751,6 @@ impl Model {
         items.map(|item| (item.grant, item.mode)).collect()
     }
 
-    // Deadlocks: rules 27 to 29.
-
-    /// For whom a request waits, and at which of its resources; the same owner may be there several times.
-    fn waits_for(&self, pending: usize) -> Vec<(&Item, OwnerId)> {
-        let this = &self.pending[pending];
-        let mut edges = Vec::new();
-        for item in &this.items {
-            let ahead = self.ahead(pending, &item.name);
-            // Tied to another of its owner, together with which it is settled. Only a conversion is not.
-            let tied = ahead.iter().any(|other| self.pending[*other].owner == this.owner);
-            if tied && this.kind != Kind::Convert {
-                continue;
-            }
-            let holders = self.holders(&item.name).filter(|holder| !holder.mode.compatible_with(item.mode));
-            edges.extend(holders.map(|holder| (item, holder.owner)));
-            edges.extend(ahead.into_iter().map(|other| (item, self.pending[other].owner)));
-        }
-        edges.retain(|(_, owner)| *owner != this.owner);
-        edges
-    }
-
-    /// The shortest cycle that goes from one of these requests of one owner back to that owner. The first that is found when all
-    /// is followed in its order.
-    fn cycle_from(&self, starts: &[usize]) -> Option<Arc<[CycleMember]>> {
-        let target = self.pending[*starts.first()?].owner;
-        let mut seen = vec![target];
-        let mut paths = VecDeque::from([(starts.to_vec(), Vec::new())]);
-        while let Some((requests, path)) = paths.pop_front() {
-            for pending in requests {
-                for (item, owner) in self.waits_for(pending) {
-                    let mut path = path.clone();
-                    path.push(self.member(pending, item));
-                    if owner == target {
-                        return Some(path.into());
-                    }
-                    if !seen.contains(&owner) {
-                        seen.push(owner);
-                        paths.push_back((self.requests_of(owner), path));
-                    }
-                }
-            }
-        }
-        None
-    }
-
-    /// The owner has not just queued, and there is somebody new that waits for it, or for whom it waits.
-    fn refuse_cycles_of(&mut self, owner: OwnerId, step: &mut Step) {
-        for pending in self.requests_of(owner).into_iter().rev() {
-            if let Some(cycle) = self.cycle_from(&[pending]) {
-                self.give_up(pending, Refusal::Deadlock { cycle }, step);
-            }
-        }
-    }
-
-    /// An owner's requests that wait, in the order in which they queued.
-    fn requests_of(&self, owner: OwnerId) -> Vec<usize> {
-        (0..self.pending.len()).filter(|i| self.pending[*i].owner == owner).collect()
-    }
-
-    fn member(&self, pending: usize, item: &Item) -> CycleMember {
-        let place = count(self.ahead(pending, &item.name).len());
-        let Pending { owner, label, .. } = &self.pending[pending];
-        let (name, label) = (item.name.clone(), label.clone());
-        CycleMember { name, grant: item.grant, owner: *owner, mode: item.mode, label, place }
-    }
-
-    // What there is.
-
     /// All that stands at a resource, the dead too.
     fn standing(&self, name: &LockName) -> impl Iterator<Item = &Held> {
         self.grants.iter().filter(move |held| held.name == *name)
@@ -877,110 +812,6 @@ impl Model {
     }
 
     // Limits.
-
-    fn check_label(&self, label: Option<&CompactString>) -> Result<(), Refusal> {
-        let limit = self.limits.label_bytes;
-        refuse_if(label.is_some_and(|label| count(label.len()) > limit), Refusal::LabelTooLong { limit })
-    }
-
-    fn check_name(&self, name: &LockName) -> Result<(), Refusal> {
-        let limit = self.limits.name_bytes;
-        refuse_if(count(name.as_str().len()) > limit, Refusal::NameTooLong { limit })
-    }
-
-    fn check_locks(&self, session: SessionId, more: usize) -> Result<(), Refusal> {
-        let limit = self.limits.locks_per_session;
-        refuse_if(count(self.locks(session) + more) > limit, Refusal::TooManyLocks { limit })
-    }
-
-    /// Names that are known cost nothing more, also if there are too many of them since the limit was lowered.
-    fn check_names(&self, asked: &[&LockName]) -> Result<(), Refusal> {
-        let limit = self.limits.names;
-        let known = self.names();
-        let new = asked.iter().filter(|name| !known.contains(*name)).count();
-        refuse_if(new > 0 && count(known.len() + new) > limit, Refusal::TooManyNames { limit })
-    }
-
-    fn check_waiters(&self, name: &LockName) -> Result<(), Refusal> {
-        let limit = self.limits.waiters_per_resource;
-        let why = Refusal::TooManyWaiters { name: name.clone(), limit };
-        refuse_if(count(self.line(name).len()) >= limit, why)
-    }
-
-    fn check_write(&self, mode: Mode, bytes: &Bytes) -> Result<(), Refusal> {
-        refuse_if(!mode.may_write(), Refusal::MayNotWrite { mode })?;
-        let limit = self.limits.value_bytes;
-        refuse_if(count(bytes.len()) > limit, Refusal::ValueTooLong { limit })
-    }
-
-    // Views.
-
-    pub(crate) fn inspect(&self, name: &LockName) -> Option<ResourceView> {
-        if !self.names().contains(name) {
-            return None;
-        }
-        let (mut converters, mut waiters) = (Vec::new(), Vec::new());
-        for pending in self.line(name).into_iter().map(|i| &self.pending[i]) {
-            let line = if pending.kind == Kind::Convert { &mut converters } else { &mut waiters };
-            line.push(WaiterView {
-                grant: pending.item(name).grant,
-                owner: pending.owner,
-                session: pending.asker.session,
-                number: pending.asker.number,
-                mode: pending.item(name).mode,
-                label: pending.label.clone(),
-                since_ms: pending.since_ms,
-                together: count(pending.items.len()),
-            });
-        }
-        Some(ResourceView {
-            name: name.clone(),
-            holders: self.holders(name).cloned().collect(),
-            converters,
-            waiters,
-            delays: self.standing(name).filter_map(Held::delay).collect(),
-            value: self.value(name),
-            started_ago_ms: self.started_ago(name),
-        })
-    }
-
-    pub(crate) fn list(&self, prefix: &str) -> Vec<ResourceView> {
-        let names = self.busy_names().into_iter().filter(|name| name.as_str().starts_with(prefix));
-        names.map(|name| self.inspect(name).unwrap()).collect()
-    }
-
-    pub(crate) fn sessions(&self) -> Vec<SessionView> {
-        let view = |(session, state): (&SessionId, &Session)| SessionView {
-            session: *session,
-            epoch: state.epoch,
-            ttl_ms: state.ttl_ms,
-            label: state.label.clone(),
-            locks: count(self.locks(*session)),
-        };
-        self.sessions.iter().map(view).collect()
-    }
-
-    pub(crate) fn delays(&self) -> Vec<DelayView> {
-        let mut delays: Vec<_> = self.grants.iter().filter_map(Held::delay).collect();
-        delays.sort_by_key(|delay| delay.grant);
-        delays
-    }
-
-    pub(crate) fn recall(&self, name: &LockName, window_ms: u64) -> Option<u64> {
-        self.started_ago(name).filter(|ago| *ago < window_ms)
-    }
-
-    pub(crate) fn last_token(&self) -> FencingToken {
-        FencingToken::new(self.last_token)
-    }
-
-    pub(crate) fn now_ms(&self) -> u64 {
-        self.now_ms
-    }
-
-    pub(crate) fn limits(&self) -> &Limits {
-        &self.limits
-    }
 }
 
 impl Held {
