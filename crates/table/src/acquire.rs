@@ -60,8 +60,12 @@ impl Table {
         wait: Wait,
     ) -> Outcome {
         let (resource, mode) = (lock.resource, lock.mode);
-        let owner_hash = self.owner_ids.hash(&owner);
-        let known = self.owner_ids.find_hashed(&self.owners, owner_hash, &owner);
+        // No lock has the grant's id, as was just seen. And the same bits have the same hash.
+        let known = if owner.as_u128() == lock.grant.as_u128() {
+            self.owner_ids.find_hashed(&self.owners, hash, &owner)
+        } else {
+            self.find_owner(owner)
+        };
         let token = match known.map_or(Own::Nothing, |owner| self.own(resource, owner, mode)) {
             Own::Covers(token) => Some(token),
             Own::Other(held) => {
@@ -78,8 +82,10 @@ impl Table {
             }
             self.check_waiters(resource)?;
         }
-        let owner = known
-            .unwrap_or_else(|| self.owner_ids.put_hashed(&mut self.owners, owner_hash, Owner::new(owner)));
+        let owner = match known {
+            Some(owner) => self.share(owner),
+            None => self.new_owner(owner, lock.grant),
+        };
         lock.holder = Some(Holder { session, owner });
         let lock = self.put_lock_hashed(hash, lock);
         if open {
@@ -138,7 +144,7 @@ impl Table {
         resources: &[Place<Resource>],
     ) -> Outcome {
         let AcquireAll { owner, items, wait, label, lock_delay_ms, notify } = all;
-        if let Some(owner) = self.owner_ids.find(&self.owners, owner) {
+        if let Some(owner) = self.find_owner(*owner) {
             for (item, resource) in items.iter().zip(resources) {
                 if !matches!(self.own(*resource, owner, item.mode), Own::Nothing) {
                     return Err(Refusal::AlreadyHeld { name: item.name.clone() });
@@ -156,7 +162,10 @@ impl Table {
             resources.iter().try_for_each(|resource| self.check_waiters(*resource))?;
         }
         let open = closed.is_none();
-        let owner = self.owner(*owner);
+        let owner = match self.find_owner(*owner) {
+            Some(owner) => self.share(owner),
+            None => self.owner_ids.put(&mut self.owners, Owner::new(*owner, true)),
+        };
         let mut locks = Vec::with_capacity(items.len());
         for (item, resource) in items.iter().zip(resources) {
             let extras = Extras::of(label.clone(), *lock_delay_ms);

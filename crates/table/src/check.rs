@@ -163,10 +163,7 @@ impl Table {
         for place in self.owners.places() {
             let owner = &self.owners[place];
             let id = owner.id();
-            ensure!(
-                self.owner_ids.find(&self.owners, &id) == Some(place),
-                "owner {id} is not found by its id"
-            );
+            ensure!(self.find_owner(id) == Some(place), "owner {id} is not found by its id");
             let locks = owner.locks.iter(&self.locks).filter(|lock| self.locks[*lock].owner() == Some(place));
             ensure!(locks.count() == owner.lock_count as usize, "owner {id} has miscounted its locks");
             ensure!(owner.lock_count > 0, "owner {id} is kept for nothing");

@@ -54,8 +54,13 @@ impl<T: Keyed> Index<T> {
 
     pub(crate) fn put_hashed(&mut self, arena: &mut Arena<T>, hash: KeyHash, value: T) -> Place<T> {
         let place = arena.put(value);
-        self.places.insert_unique(hash.0, place, |place| self.hasher.hash_one(arena[*place].key()));
+        self.add(arena, hash, place);
         place
+    }
+
+    /// Lets a value be found that is in the arena already.
+    pub(crate) fn add(&mut self, arena: &Arena<T>, hash: KeyHash, place: Place<T>) {
+        self.places.insert_unique(hash.0, place, |place| self.hasher.hash_one(arena[*place].key()));
     }
 
     /// Takes a value out of the arena again.

@@ -185,11 +185,13 @@ pub(crate) struct Owner {
     pub(crate) locks: List<Lock, OfOwner>,
     pub(crate) lock_count: u32,
     pub(crate) queued: List<Queued, OfOwner>,
+    /// It is found by its id. One whose only lock has the same id is found by that.
+    pub(crate) indexed: bool,
 }
 
 impl Owner {
-    pub(crate) fn new(id: OwnerId) -> Self {
-        Self { id, locks: List::default(), lock_count: 0, queued: List::default() }
+    pub(crate) fn new(id: OwnerId, indexed: bool) -> Self {
+        Self { id, locks: List::default(), lock_count: 0, queued: List::default(), indexed }
     }
 
     pub(crate) const fn id(&self) -> OwnerId {

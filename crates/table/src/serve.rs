@@ -129,6 +129,9 @@ impl Table {
 
     /// The last step of a command: tells those who want to know who waits behind them.
     pub(crate) fn tell_holders(&mut self, effects: &mut Vec<Effect>) {
+        if self.work.wanting.is_empty() && self.work.granted.is_empty() {
+            return;
+        }
         let (mut wanting, mut granted) =
             (std::mem::take(&mut self.work.wanting), std::mem::take(&mut self.work.granted));
         for (resource, waiter, mode) in wanting.drain(..) {

@@ -116,19 +116,8 @@ impl Table {
     /// What is the same for all commands.
     fn finish(&mut self, effects: &mut Vec<Effect>) {
         loop {
-            // By id: a session's locks end in an order that means nothing.
-            self.work.recheck.sort_unstable_by(|a, b| b.cmp(a));
-            if let Some((owner, untied)) = self.work.recheck.pop() {
-                // If it was settled or went away too, there is nobody new to wait for.
-                let waits = |grant| {
-                    let lock = self.grants.find(&self.locks, &grant).map(|lock| &self.locks[lock]);
-                    lock.is_some_and(|lock| lock.queued.is_some() && !lock.held)
-                };
-                if untied.is_none_or(waits)
-                    && let Some(owner) = self.owner_ids.find(&self.owners, &owner)
-                {
-                    self.refuse_deadlocked(owner, effects);
-                }
+            if !self.work.recheck.is_empty() {
+                self.recheck(effects);
             } else if let Some(resource) = self.work.serve.pop_front() {
                 self.serve(resource, effects);
             } else {
@@ -136,6 +125,23 @@ impl Table {
             }
         }
         self.tell_holders(effects);
+    }
+
+    /// Looks at one owner again.
+    fn recheck(&mut self, effects: &mut Vec<Effect>) {
+        // By id: a session's locks end in an order that means nothing.
+        self.work.recheck.sort_unstable_by(|a, b| b.cmp(a));
+        let Some((owner, untied)) = self.work.recheck.pop() else { return };
+        // If it was settled or went away too, there is nobody new to wait for.
+        let waits = |grant| {
+            let lock = self.grants.find(&self.locks, &grant).map(|lock| &self.locks[lock]);
+            lock.is_some_and(|lock| lock.queued.is_some() && !lock.held)
+        };
+        if untied.is_none_or(waits)
+            && let Some(owner) = self.find_owner(owner)
+        {
+            self.refuse_deadlocked(owner, effects);
+        }
     }
 
     fn request(
@@ -251,11 +257,38 @@ impl Table {
         Ok(self.names.put_hashed(&mut self.resources, hash, Resource::new(name)))
     }
 
-    pub(crate) fn owner(&mut self, id: OwnerId) -> Place<Owner> {
-        match self.owner_ids.find(&self.owners, &id) {
-            Some(owner) => owner,
-            None => self.owner_ids.put(&mut self.owners, Owner::new(id)),
+    /// An owner that holds something or waits. Most owners have one lock in their lives, whose id is theirs too, and are not in the
+    /// index.
+    pub(crate) fn find_owner(&self, id: OwnerId) -> Option<Place<Owner>> {
+        self.owner_ids.find(&self.owners, &id).or_else(|| {
+            let lock = self.grants.find(&self.locks, &GrantId::from_u128(id.as_u128()))?;
+            self.locks[lock].owner().filter(|owner| self.owners[*owner].id() == id)
+        })
+    }
+
+    /// The owner of a new lock.
+    pub(crate) fn owner_of_new(&mut self, id: OwnerId, grant: GrantId) -> Place<Owner> {
+        match self.find_owner(id) {
+            Some(owner) => self.share(owner),
+            None => self.new_owner(id, grant),
         }
+    }
+
+    pub(crate) fn new_owner(&mut self, id: OwnerId, grant: GrantId) -> Place<Owner> {
+        if id.as_u128() == grant.as_u128() {
+            self.owners.put(Owner::new(id, false))
+        } else {
+            self.owner_ids.put(&mut self.owners, Owner::new(id, true))
+        }
+    }
+
+    /// The same owner, with more than one lock from now on.
+    pub(crate) fn share(&mut self, owner: Place<Owner>) -> Place<Owner> {
+        if !std::mem::replace(&mut self.owners[owner].indexed, true) {
+            let hash = self.owner_ids.hash(&self.owners[owner].id());
+            self.owner_ids.add(&self.owners, hash, owner);
+        }
+        owner
     }
 
     /// Something has left a resource: it is served before the command is done, and forgotten if there is nothing to it.
@@ -318,7 +351,11 @@ impl Table {
         of.locks.remove(&mut self.locks, place);
         of.lock_count -= 1;
         if of.lock_count == 0 {
-            self.owner_ids.take(&mut self.owners, owner);
+            if of.indexed {
+                self.owner_ids.take(&mut self.owners, owner);
+            } else {
+                self.owners.take(owner);
+            }
         }
     }
 

@@ -120,7 +120,7 @@ impl Restored {
             record;
         let resource = self.resource.ok_or("a lock is at no resource")?;
         let holder = match holder {
-            Some((session, owner)) => Some(self.holder(session, owner)?),
+            Some((session, owner)) => Some(self.holder(session, owner, grant)?),
             None => None,
         };
         self.new_grant(grant)?;
@@ -146,7 +146,7 @@ impl Restored {
         let WaitingRecord { grant, session, owner, label, lock_delay_ms, notify, line } = record;
         let resource = self.resource.ok_or("a lock is at no resource")?;
         self.new_grant(grant)?;
-        let holder = Some(self.holder(session, owner)?);
+        let holder = Some(self.holder(session, owner, grant)?);
         let extras = Extras::of(label, lock_delay_ms);
         let lock = self.table.put_lock(Lock::new(grant, resource, holder, line.mode, extras, notify));
         self.in_line(lock, &line)
@@ -239,9 +239,9 @@ impl Restored {
         Ok(self.table)
     }
 
-    fn holder(&mut self, session: SessionId, owner: OwnerId) -> Result<Holder, String> {
+    fn holder(&mut self, session: SessionId, owner: OwnerId, grant: GrantId) -> Result<Holder, String> {
         let session = self.table.session(session).ok_or_else(|| format!("session {session} is not open"))?;
-        Ok(Holder { session, owner: self.table.owner(owner) })
+        Ok(Holder { session, owner: self.table.owner_of_new(owner, grant) })
     }
 
     fn new_grant(&self, grant: GrantId) -> Fault {
