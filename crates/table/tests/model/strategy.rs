@@ -203,7 +203,7 @@ impl World {
                 let grant = self.grant(0);
                 let mut acquire = Acquire::new(grant, self.names[name].clone(), Mode::Nl);
                 if owner < self.owners {
-                    acquire.owner = OwnerId::from_u128(owner as u128);
+                    acquire.owner = OwnerId::from_u128(0x1_0000 + owner as u128);
                 } else {
                     acquire.mode = [Mode::Pr, Mode::Cr][name];
                 }
@@ -436,12 +436,14 @@ impl World {
         }
     }
 
-    /// One of the few owners, or one of its own.
+    /// One of the few owners, or one of its own, which has the grant's id; or the one whose id another grant has.
     fn owner(&self, byte: u8, grant: GrantId) -> OwnerId {
-        if byte >= 190 && !self.tangled {
-            return OwnerId::from_u128(0x100 + grant.as_u128());
+        let same = |grant: GrantId| OwnerId::from_u128(grant.as_u128());
+        match self.asked.iter().rev().nth(usize::from(byte % 4)) {
+            _ if byte >= 190 && !self.tangled => same(grant),
+            Some((_, other)) if byte >= 170 => same(*other),
+            _ => OwnerId::from_u128(0x1_0000 + usize::from(byte) as u128 % self.owners as u128),
         }
-        OwnerId::from_u128(usize::from(byte) as u128 % self.owners as u128)
     }
 
     fn name(&self, byte: u8) -> LockName {
