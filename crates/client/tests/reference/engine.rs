@@ -165,12 +165,18 @@ impl Table {
         if !seen.insert(queued.member.grant) {
             return false;
         }
+        // Its owner waits further ahead in the same line: it comes to its turn with that one, and waits for nobody between.
+        let own_ahead =
+            |other: &Queued| !other.converts && other.member.owner == queued.member.owner && !queued.converts;
+        if resource.queue[..place].iter().any(own_ahead) {
+            return false;
+        }
         path.push(CycleMember { name: name.clone(), member: queued.member.clone(), place });
         let holders = resource.granted.iter().filter(|held| {
             held.member.owner != queued.member.owner && !held.member.mode.compatible_with(queued.member.mode)
         });
         let ahead = resource.queue[..place].iter().map(|other| other.member.owner);
-        // Who waits behind itself re-enters when its first request is granted.
+        // No conversion waits for another one of its own owner.
         let ahead = ahead.filter(|owner| *owner != queued.member.owner);
         for owner in holders.map(|held| held.member.owner).chain(ahead) {
             if owner == goal {
