@@ -71,6 +71,4 @@ impl Model {
         let (name, label) = (item.name.clone(), label.clone());
         CycleMember { name, grant: item.grant, owner: *owner, mode: item.mode, label, place }
     }
-
-    // What there is.
 }

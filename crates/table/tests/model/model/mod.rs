@@ -5,7 +5,10 @@
 //! they queued. The holders and the line of a resource are what is left of the two if one looks at that resource alone.
 
 mod cycles;
+mod kept;
 mod limits;
+mod lines;
+mod notices;
 mod views;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -506,111 +509,6 @@ impl Model {
         FencingToken::new(self.last_token)
     }
 
-    // Lines: rules 10 to 13, 15 and 16.
-
-    /// Puts a request in its lines, unless it would wait for ever there.
-    fn queue(&mut self, pending: Pending, step: &mut Step) -> Outcome {
-        let (asker, first) = (pending.asker, pending.items[0].name.clone());
-        self.pending.push(pending);
-        let last = self.pending.len() - 1;
-        // A conversion stands before all waiters: the cycle may go through somebody who is behind it now, and another request of
-        // its owner.
-        if let Some(cycle) = self.cycle_from(&self.requests_of(self.pending[last].owner)) {
-            self.pending.pop();
-            return Err(Refusal::Deadlock { cycle });
-        }
-        self.last_order += 1;
-        self.pending[last].order = self.last_order;
-        step.queued = Some(asker);
-        Ok(Answer::Queued { place: count(self.ahead(last, &first).len()) })
-    }
-
-    /// Who waits for a resource, in line: conversions first. Places in `pending`.
-    fn line(&self, name: &LockName) -> Vec<usize> {
-        let (mut conversions, mut others) = (Vec::new(), Vec::new());
-        for (i, pending) in self.pending.iter().enumerate() {
-            if pending.items.iter().any(|item| item.name == *name) {
-                if pending.kind == Kind::Convert { conversions.push(i) } else { others.push(i) }
-            }
-        }
-        conversions.append(&mut others);
-        conversions
-    }
-
-    /// Who is ahead of a request in a line that it stands in.
-    fn ahead(&self, pending: usize, name: &LockName) -> Vec<usize> {
-        self.line(name).into_iter().take_while(|other| *other != pending).collect()
-    }
-
-    /// Gives the first in line what it waits for, if it can have it.
-    fn serve_first(&mut self, name: &LockName, step: &mut Step) -> bool {
-        let Some(&first) = self.line(name).first() else { return false };
-        let pending = &self.pending[first];
-        let ready = pending.items.iter().all(|item| {
-            self.line(&item.name)[0] == first && self.compatible(pending.owner, &item.name, item.mode)
-        });
-        if !ready {
-            return false;
-        }
-        let pending = self.pending.remove(first);
-        if pending.kind == Kind::Convert {
-            let answer = self.change_mode(pending.items[0].grant, pending.items[0].mode, step);
-            self.answer(pending.asker, Ok(answer), step);
-            return true;
-        }
-        let answer = self.grant(&pending, step);
-        self.answer(pending.asker, Ok(answer), step);
-        serve_others(&pending, name, step);
-        for item in &pending.items {
-            self.settle(pending.owner, &item.name, name, step);
-        }
-        true
-    }
-
-    /// The owner has got a resource: it waits for it no more.
-    fn settle(&mut self, owner: OwnerId, name: &LockName, served: &LockName, step: &mut Step) {
-        while let Some(at) = self.pending.iter().position(|pending| {
-            pending.owner == owner
-                && pending.kind != Kind::Convert
-                && pending.items.iter().any(|item| item.name == *name)
-        }) {
-            let pending = self.pending.remove(at);
-            let outcome = match pending.kind {
-                Kind::All => Err(Refusal::AlreadyHeld { name: name.clone() }),
-                Kind::One | Kind::Convert => self.reenter(&pending, step),
-            };
-            let granted = outcome.is_ok();
-            self.answer(pending.asker, outcome, step);
-            serve_others(&pending, served, step);
-            if !granted {
-                self.untie(&pending, step);
-            }
-        }
-    }
-
-    /// Ends a request that waits, and answers it.
-    fn give_up(&mut self, at: usize, why: Refusal, step: &mut Step) {
-        let pending = self.pending.remove(at);
-        self.answer(pending.asker, Err(why), step);
-        for item in &pending.items {
-            step.serve_later(&item.name);
-        }
-        self.untie(&pending, step);
-    }
-
-    /// A request is gone ungranted: another of its owner that was tied to it in a line waits by itself from now on.
-    fn untie(&self, gone: &Pending, step: &mut Step) {
-        for item in &gone.items {
-            let own = self.line(&item.name).into_iter().map(|i| &self.pending[i]);
-            let own = own.filter(|other| other.owner == gone.owner && other.kind != Kind::Convert);
-            if gone.kind != Kind::Convert
-                && own.map(|other| other.order).min().is_some_and(|order| order > gone.order)
-            {
-                step.recheck.insert(gone.owner);
-            }
-        }
-    }
-
     // The end of grants and of waits: rules 11, 15, 21 and 25.
 
     fn release(&mut self, asker: Asker, grant: GrantId, value: Option<&Bytes>, step: &mut Step) -> Outcome {
@@ -676,80 +574,7 @@ impl Model {
         Ok(Answer::Broken(broken.into()))
     }
 
-    // Values and starts: rules 21 to 23.
-
-    fn set_value(&mut self, session: SessionId, grant: GrantId, bytes: &Bytes) -> Outcome {
-        let Held { name, holder, .. } = self.held_by(session, grant)?;
-        self.check_write(holder.mode, bytes)?;
-        self.write(&name, bytes);
-        Ok(Answer::Written)
-    }
-
-    fn value(&self, name: &LockName) -> Value {
-        self.values.get(name).cloned().unwrap_or_default()
-    }
-
-    fn write(&mut self, name: &LockName, bytes: &Bytes) {
-        if bytes.is_empty() {
-            self.values.remove(name);
-        } else {
-            self.values.insert(name.clone(), Value { bytes: bytes.clone(), in_doubt: false });
-        }
-    }
-
-    fn remember(&mut self, session: SessionId, grant: GrantId, ago_ms: u64, window_ms: u64) -> Outcome {
-        let Held { name, .. } = self.held_by(session, grant)?;
-        if let Some(last) = self.started_ago(&name)
-            && last < window_ms.max(ago_ms)
-        {
-            return Ok(Answer::AlreadyStarted { ago_ms: last });
-        }
-        let at_ms = i128::from(self.now_ms) - i128::from(ago_ms);
-        let until_ms = at_ms + i128::from(window_ms);
-        let last_until_ms = self.starts.get(&name).map_or(until_ms, |last| last.until_ms);
-        self.starts.insert(name, Start { at_ms, until_ms: until_ms.max(last_until_ms) });
-        self.forget_starts();
-        Ok(Answer::Remembered)
-    }
-
-    fn started_ago(&self, name: &LockName) -> Option<u64> {
-        self.starts.get(name).map(|start| u64::try_from(i128::from(self.now_ms) - start.at_ms).unwrap())
-    }
-
-    fn forget_starts(&mut self) {
-        let now = i128::from(self.now_ms);
-        self.starts.retain(|_, start| now < start.until_ms);
-    }
-
-    // Being told: rule 26.
-
-    fn tell_holders(&self, step: &mut Step) {
-        let queued = self.pending.iter().find(|pending| Some(pending.asker) == step.queued);
-        for item in queued.iter().flat_map(|pending| &pending.items) {
-            for holder in self.holders(&item.name) {
-                // Whoever converts is not told of itself.
-                let mut wanted = self.wanted(&item.name);
-                wanted.retain(|(grant, mode)| *grant != holder.grant && *mode == item.mode);
-                if wanted == [(item.grant, item.mode)] {
-                    tell(holder, item.mode, &mut step.effects);
-                }
-            }
-        }
-        for grant in &step.got {
-            let Some(held) = self.grants.iter().find(|held| held.holder.grant == *grant) else { continue };
-            for mode in Mode::ALL {
-                if self.wanted(&held.name).iter().any(|(_, wanted)| *wanted == mode) {
-                    tell(&held.holder, mode, &mut step.effects);
-                }
-            }
-        }
-    }
-
-    /// What is waited for at a resource: by which grants, and in which modes.
-    fn wanted(&self, name: &LockName) -> Vec<(GrantId, Mode)> {
-        let items = self.line(name).into_iter().map(|i| self.pending[i].item(name));
-        items.map(|item| (item.grant, item.mode)).collect()
-    }
+    // What there is.
 
     /// All that stands at a resource, the dead too.
     fn standing(&self, name: &LockName) -> impl Iterator<Item = &Held> {
@@ -810,8 +635,6 @@ impl Model {
         self.grants.iter().filter(|held| held.is_of(session)).count()
             + waiting.map(|pending| pending.items.len()).sum::<usize>()
     }
-
-    // Limits.
 }
 
 impl Held {
