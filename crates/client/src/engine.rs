@@ -169,6 +169,8 @@ pub struct AcquireRequest {
     pub reenter: bool,
     /// How long the grant lives without renewal.
     pub ttl: Ttl,
+    /// Whether it will be renewed. If not, all of the ttl counts from the grant on, and none of it may be left for a renewal to give.
+    pub renews: bool,
     /// How long to wait.
     pub wait: WaitUntil,
     /// What the caller calls itself.
@@ -190,6 +192,7 @@ impl AcquireRequest {
             owner: OwnerId::random(),
             reenter: false,
             ttl: Ttl::DEFAULT,
+            renews: false,
             wait: WaitUntil::Try,
             label: None,
             cancel: CancellationToken::new(),
@@ -264,12 +267,20 @@ pub struct Granted {
     pub value: Value,
     /// How long the grant lives if the engine hears nothing more.
     pub term: Term,
+    /// Whether that is less than was asked for, and the first renewal gives the rest: it is due at once. Only for a grant that is renewed.
+    pub provisional: bool,
 }
 
 impl Granted {
     /// A grant with no value.
     pub fn new(token: Option<FencingToken>, term: Term) -> Self {
-        Self { token, value: Value::default(), term }
+        Self { token, value: Value::default(), term, provisional: false }
+    }
+
+    /// The same, with less time than was asked for, until it is renewed.
+    #[must_use]
+    pub fn until_renewed(self) -> Self {
+        Self { provisional: true, ..self }
     }
 
     /// The same, with the resource's value.

@@ -234,6 +234,9 @@ impl Hold {
         }
         if self.renews {
             belief.renewal = Renewal::on(granted.term, self.ttl, now);
+            if granted.provisional {
+                belief.renewal.hasten(now);
+            }
         }
         belief.token = granted.token;
         belief.value = granted.value;

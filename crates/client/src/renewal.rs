@@ -12,12 +12,18 @@ use crate::random;
 /// So many renewals may be under way at once.
 const MOST_UNDER_WAY: u8 = 3;
 
+/// When a grant is renewed that has less time than was asked for: by then, most locks are free again.
+const SOON: Duration = Duration::from_millis(20);
+
 /// The longest pause after a renewal that failed.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// The plan for one grant.
 #[derive(Debug)]
 pub(crate) struct Renewal {
+    /// By the ttl that was asked for.
+    longest: Duration,
+    /// By what was granted last.
     interval: Duration,
     next: Option<BootTime>,
     under_way: u8,
@@ -26,17 +32,18 @@ pub(crate) struct Renewal {
 impl Renewal {
     /// Never.
     pub(crate) const fn off() -> Self {
-        Self { interval: Duration::ZERO, next: None, under_way: 0 }
+        Self { longest: Duration::ZERO, interval: Duration::ZERO, next: None, under_way: 0 }
     }
 
     /// For a grant of this term.
     pub(crate) fn on(term: Term, ttl: Ttl, now: BootTime) -> Self {
-        let mut renewal = Self { interval: ttl.renewal_interval(), ..Self::off() };
+        let mut renewal = Self { longest: ttl.renewal_interval(), ..Self::off() };
         renewal.plan(term, now);
         renewal
     }
 
     fn plan(&mut self, term: Term, now: BootTime) {
+        self.interval = self.longest;
         let from = match term {
             Term::Lease { sent_at, ttl, .. } => {
                 let usable = term.deadline().map_or(ttl, |deadline| deadline.since(sent_at));
@@ -49,6 +56,11 @@ impl Renewal {
         let left = term.deadline().map_or(self.interval, |deadline| deadline.since(now));
         let pause = (self.interval / 4).min(left / 2);
         self.next = Some((from + random::slightly_below(self.interval)).max(now + pause));
+    }
+
+    /// It is to be renewed soon, whatever the lease is.
+    pub(crate) fn hasten(&mut self, now: BootTime) {
+        self.next = self.next.map(|next| next.min(now + SOON));
     }
 
     /// When there is something to do.
@@ -123,6 +135,19 @@ mod tests {
         renewal.begin_if_due(renewal.due_at().unwrap());
         renewal.succeeded(term, now);
         assert!(renewal.due_at().unwrap() >= now + Duration::from_secs(2));
+    }
+
+    #[test]
+    fn a_short_lease_at_first_does_not_make_those_after_it_short() {
+        let now = BootTime::now();
+        let first = Term::Lease { sent_at: now, ttl: TTL / 6, margin: Duration::ZERO };
+        let mut renewal = Renewal::on(first, Ttl::DEFAULT, now);
+        renewal.hasten(now);
+        let at = renewal.due_at().unwrap();
+        assert!(at <= now + SOON);
+        renewal.begin_if_due(at);
+        renewal.succeeded(lease(at, Duration::ZERO), at);
+        assert!(renewal.due_at().unwrap() > at + TTL / 4);
     }
 
     #[test]

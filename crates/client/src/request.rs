@@ -330,6 +330,7 @@ impl Acquire {
             owner,
             reenter: reenters,
             ttl: self.ttl,
+            renews: renew,
             wait: self.wait,
             label: label.clone(),
             cancel: cancel.clone(),

@@ -7,31 +7,39 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tenure_table::{GrantId, LockName};
 use tokio::sync::Notify;
 
+/// With what a message says to the one whom it wakes.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
-    present: Mutex<Present>,
+pub(super) struct Waiting<T> {
+    present: Mutex<Present<T>>,
 }
 
 #[derive(Debug, Default)]
-struct Present {
-    woken: HashMap<GrantId, Arc<Notify>>,
+struct Present<T> {
+    bells: HashMap<GrantId, Arc<Bell<T>>>,
     /// How many wait for each lock.
     names: HashMap<LockName, usize>,
 }
 
-impl Waiting {
-    fn present(&self) -> MutexGuard<'_, Present> {
+#[derive(Debug, Default)]
+struct Bell<T> {
+    rung: Notify,
+    /// What was said last.
+    said: Mutex<T>,
+}
+
+impl<T: Default> Waiting<T> {
+    fn present(&self) -> MutexGuard<'_, Present<T>> {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on, a message to this grant wakes it.
-    pub(super) fn register(self: &Arc<Self>, grant: GrantId, name: &LockName) -> Waiter {
-        let woken = Arc::new(Notify::new());
+    pub(super) fn register(self: &Arc<Self>, grant: GrantId, name: &LockName) -> Waiter<T> {
+        let bell = Arc::new(Bell::default());
         let mut present = self.present();
-        present.woken.insert(grant, woken.clone());
+        present.bells.insert(grant, bell.clone());
         *present.names.entry(name.clone()).or_default() += 1;
         drop(present);
-        Waiter { waiting: self.clone(), grant, name: name.clone(), woken }
+        Waiter { waiting: self.clone(), grant, name: name.clone(), bell }
     }
 
     /// Whether somebody here waits for this lock: whoever comes next will have to wait, too.
@@ -40,40 +48,48 @@ impl Waiting {
     }
 
     /// Wakes one, if it still waits.
-    pub(super) fn wake(&self, grant: GrantId) {
-        let woken = self.present().woken.get(&grant).cloned();
-        if let Some(woken) = woken {
-            woken.notify_one();
+    pub(super) fn wake(&self, grant: GrantId, said: T) {
+        let bell = self.present().bells.get(&grant).cloned();
+        if let Some(bell) = bell {
+            *bell.said() = said;
+            bell.rung.notify_one();
         }
     }
 
     pub(super) fn wake_all(&self) {
-        for woken in self.present().woken.values() {
-            woken.notify_one();
+        for bell in self.present().bells.values() {
+            bell.rung.notify_one();
         }
+    }
+}
+
+impl<T> Bell<T> {
+    fn said(&self) -> MutexGuard<'_, T> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// One who waits, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Waiter {
-    waiting: Arc<Waiting>,
+pub(super) struct Waiter<T: Default> {
+    waiting: Arc<Waiting<T>>,
     grant: GrantId,
     name: LockName,
-    woken: Arc<Notify>,
+    bell: Arc<Bell<T>>,
 }
 
-impl Waiter {
-    /// Resolves when it is to look.
-    pub(super) async fn woken(&self) {
-        self.woken.notified().await;
+impl<T: Default> Waiter<T> {
+    /// Resolves when it is to look, with what it was told; with nothing, if that was said to all.
+    pub(super) async fn woken(&self) -> T {
+        self.bell.rung.notified().await;
+        std::mem::take(&mut *self.bell.said())
     }
 }
 
-impl Drop for Waiter {
+impl<T: Default> Drop for Waiter<T> {
     fn drop(&mut self) {
         let mut present = self.waiting.present();
-        present.woken.remove(&self.grant);
+        present.bells.remove(&self.grant);
         if let Entry::Occupied(mut count) = present.names.entry(self.name.clone()) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {

@@ -67,6 +67,8 @@ async fn in_a_fair_queue_readers_do_not_overtake_a_writer() {
     let writer = tokio::spawn(client.lock(name).ttl(LONG).acquire());
     waiters(&client, name, 1).await;
     assert!(reader().try_acquire().await.unwrap().is_none(), "a reader overtook the writer");
+    assert_eq!(client.inspect(name).await.unwrap().holders.len(), 1);
+    assert!(first.check().is_ok() && !writer.is_finished(), "the writer was handed a lock that is read");
     let readers: Vec<_> = (0..4).map(|_| tokio::spawn(reader().acquire())).collect();
     waiters(&client, name, 5).await;
     first.release().await.unwrap();
@@ -204,7 +206,71 @@ async fn the_dead_do_not_pile_up() {
     for number in 0..40 {
         let dead = format!("{number:032x}");
         redis.command(&["ZADD", "tenure:queue:a", &(number + 100).to_string(), &dead]);
-        redis.command(&["HSET", "tenure:waiters:a", &dead, "1 nobody EX nobody {}"]);
+        redis.command(&["HSET", "tenure:waiters:a", &dead, "1 nobody 0 0 EX nobody {}"]);
     }
     eventually("they are gone", || redis.command(&["ZCARD", "tenure:queue:a"]) == "1");
+}
+
+/// A lock that was handed over is like any other: its holder is seen, its token is the larger one, and it lives as long as was asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_handed_over_is_a_whole_one() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    let waiting = tokio::spawn(client.lock("a").ttl(LONG).label("the next").acquire());
+    waiters(&client, "a", 1).await;
+    // As after a failover to a replica that has not seen the last grants; nobody connects anew.
+    redis.command(&["SET", "tenure:token", "1000000000000001"]);
+    let before = held.token().unwrap();
+    held.release().await.unwrap();
+    let next = within(PATIENCE, "the next one gets it", waiting).await.unwrap().unwrap();
+    assert!(next.token().unwrap() > before, "{:?} is not above {before:?}", next.token());
+    let seen = client.inspect("a").await.unwrap();
+    assert_eq!(seen.holders.len(), 1);
+    assert_eq!((seen.holders[0].token, seen.holders[0].label.as_deref()), (next.token(), Some("the next")));
+    assert!(seen.waiters.is_empty());
+    let left_ms = || redis.command(&["PTTL", "a"]).parse::<u128>().unwrap();
+    eventually("it is renewed", || left_ms() > LONG.as_millis() / 2);
+    assert!(next.check().is_ok());
+    next.release().await.unwrap();
+    assert_eq!(redis.command(&["EXISTS", "a"]), "0");
+}
+
+/// A lease that nobody renews is not made of a short one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fixed_lease_is_not_shorter_for_one_who_waited() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    let waiting = tokio::spawn(client.lock("a").ttl(LONG).renew(false).acquire());
+    waiters(&client, "a", 1).await;
+    held.release().await.unwrap();
+    let next = within(PATIENCE, "the next one gets it", waiting).await.unwrap().unwrap();
+    let left_ms = redis.command(&["PTTL", "a"]).parse::<u128>().unwrap();
+    assert!(left_ms > LONG.as_millis() / 2, "{left_ms} ms are left");
+    assert!(next.check().is_ok());
+}
+
+/// What is published may be old, or come from whoever may publish: only what answers the last request is a grant.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_another_time_is_no_grant() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+    waiters(&client, "a", 1).await;
+    let grant = redis.command(&["ZRANGE", "tenure:queue:a", "0", "0"]);
+    let entry = || redis.command(&["HGET", "tenure:waiters:a", &grant]);
+    let before = entry();
+    let mut words = before.split(' ');
+    let channel = format!("tenure:wake:{}", words.nth(1).unwrap());
+    let stamp: u64 = words.nth(1).unwrap().parse().unwrap();
+    let earlier = format!("{grant} 9000000000000000 {} 5000", stamp - 1);
+    assert_eq!(redis.command(&["PUBLISH", &channel, &earlier]), "1");
+    eventually("it asks", || entry() != before);
+    assert!(!waiting.is_finished(), "two hold");
+    let before = held.token();
+    held.release().await.unwrap();
+    let next = within(PATIENCE, "the next one gets it", waiting).await.unwrap().unwrap();
+    assert!(next.token() > before && next.token().unwrap().get() < 9_000_000_000_000_000);
 }

@@ -13,6 +13,7 @@ use tenure_table::{FencingToken, GrantId, Mode, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::fault::{Fault, What};
+use super::handed::{self, Handed};
 use super::link::{Link, Repeat, Way};
 use super::scripts::Call;
 use super::{RedisEngine, milliseconds, scripts, term};
@@ -112,7 +113,7 @@ impl RedisEngine {
     async fn ask_once(&self, request: &AcquireRequest, key: &str, details: &str, place: Place) -> Asked {
         let (sent_at, way) = (self.now(), self.link.present_way());
         let answer = {
-            let script = self.call(request, key, details, place);
+            let script = self.call(request, key, details, place, sent_at);
             let mut asking = pin!(self.ask(&way, &script));
             poll_fn(|context| match asking.as_mut().poll(context) {
                 Poll::Ready(answer) => Poll::Ready(Some(answer)),
@@ -172,10 +173,13 @@ impl RedisEngine {
             }
             if let Some(waiter) = &attempt.waiter {
                 let look_again = request.wait.or_at(self.now() + pause);
-                tokio::select! {
+                let told = tokio::select! {
                     () = request.cancel.cancelled() => return Err(request.not_got()),
-                    () = waiter.woken() => {}
-                    () = self.context.clock.sleep_until(look_again) => {}
+                    told = waiter.woken() => told.filter(|_| attempt.answered),
+                    () = self.context.clock.sleep_until(look_again) => None,
+                };
+                if let Some(granted) = told.and_then(|handed| handed.accept(sent_at, self.now())) {
+                    return Ok(granted);
                 }
             }
             asked = self.ask_in_queue(request, details, attempt).await;
@@ -191,7 +195,14 @@ impl RedisEngine {
         self.ask_once(request, &attempt.key, details, place).await
     }
 
-    fn call(&self, request: &AcquireRequest, key: &str, details: &str, place: Place) -> Call {
+    fn call(
+        &self,
+        request: &AcquireRequest,
+        key: &str,
+        details: &str,
+        place: Place,
+        sent_at: BootTime,
+    ) -> Call {
         let (reenters, fair) = (u8::from(request.reenter), u8::from(self.address.fair));
         let client = match place {
             Place::None => "-",
@@ -203,7 +214,8 @@ impl RedisEngine {
         script.arg(who).arg(milliseconds(request.ttl)).arg(details);
         if (request.mode, request.reenter, self.address.fair, place) != (Mode::Ex, false, false, Place::None)
         {
-            script.arg(format!("{} {reenters} {fair} {client} {}", request.mode, PLACE_KEPT.as_millis()));
+            let (mode, kept, offer) = (request.mode, PLACE_KEPT.as_millis(), handed::offer(request, sent_at));
+            script.arg(format!("{mode} {reenters} {fair} {client} {kept} {offer}"));
         }
         script
     }
@@ -275,7 +287,7 @@ struct Attempt {
     sent_on: Option<Way>,
     /// Whether Redis answered when it was last asked.
     answered: bool,
-    waiter: Option<Waiter>,
+    waiter: Option<Waiter<Option<Handed>>>,
 }
 
 /// A request of which nothing is to be left.

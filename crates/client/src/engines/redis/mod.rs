@@ -5,7 +5,7 @@
 //! - **Every step is one script**, so nothing comes between what it sees and what it does. No key of a lock is ever without a ttl.
 //! - **Readers, and an owner that holds from several places, also occupy the plain key.** All recipes and foreign clients exclude each
 //!   other by it, and by nothing else.
-//! - **A waiter has a place in a queue in Redis**, and whoever frees the lock wakes the first who is there. With `?fair=true` only
+//! - **A waiter has a place in a queue in Redis**, and whoever frees the lock hands it to the first who is there. With `?fair=true` only
 //!   that one gets it; without, whoever finds it free.
 //! - **What may have been done is undone**: a request whose answer was lost is released, on the same connection if that stands.
 //!
@@ -15,6 +15,7 @@ mod acquire;
 pub(in crate::engines) mod address;
 pub(in crate::engines) mod entry;
 pub(in crate::engines) mod fault;
+mod handed;
 pub(in crate::engines) mod link;
 pub(in crate::engines) mod look;
 pub(in crate::engines) mod scripts;

@@ -56,9 +56,9 @@ macro_rules! script {
 }
 
 pub(in crate::engines) static ACQUIRE: LazyLock<Script> =
-    script!("acquire_free" "lock" "token" "value" "queue" "members" "acquire");
+    script!("acquire_free" "lock" "token" "value" "queue" "wake" "members" "acquire");
 pub(in crate::engines) static RELEASE: LazyLock<Script> =
-    script!("release_alone" "lock" "value" "queue" "members" "release");
+    script!("release_alone" "lock" "token" "value" "queue" "wake" "members" "release");
 pub(in crate::engines) static RENEW: LazyLock<Script> = script!("grant" "lock" "value" "members" "renew");
 pub(in crate::engines) static SET_VALUE: LazyLock<Script> =
     script!("grant" "lock" "value" "members" "holds" "set_value");
@@ -66,7 +66,7 @@ pub(in crate::engines) static REMEMBER: LazyLock<Script> =
     script!("grant" "lock" "value" "members" "holds" "remember");
 pub(in crate::engines) static RECALL: LazyLock<Script> = script!("grant" "lock" "recall");
 pub(in crate::engines) static BREAK: LazyLock<Script> =
-    script!("grant" "lock" "value" "queue" "members" "break");
+    script!("grant" "lock" "token" "value" "queue" "wake" "members" "break");
 pub(in crate::engines) static LOOK: LazyLock<Script> =
     script!("grant" "lock" "value" "queue" "members" "look");
 pub(in crate::engines) static RISE: LazyLock<Script> = script!("rise");

@@ -12,6 +12,7 @@ use tenure_table::{GrantId, LockName};
 use tokio_util::sync::CancellationToken;
 
 use super::fault::Fault;
+use super::handed::Handed;
 use super::link::Link;
 use crate::engine::EngineContext;
 use crate::engines::waiting::{Waiter, Waiting};
@@ -29,7 +30,7 @@ pub(super) struct Wakeups {
     context: EngineContext,
     /// What the client is called in the queue.
     client: String,
-    waiting: Arc<Waiting>,
+    waiting: Arc<Waiting<Option<Handed>>>,
     /// Whether the first waiter has come.
     begun: AtomicBool,
     /// Whether messages are heard.
@@ -57,7 +58,7 @@ impl Wakeups {
     }
 
     /// From now on, what is published for this grant wakes it; also when messages begin to be heard, which is when it can queue.
-    pub(super) fn register(self: &Arc<Self>, grant: GrantId, name: &LockName) -> Waiter {
+    pub(super) fn register(self: &Arc<Self>, grant: GrantId, name: &LockName) -> Waiter<Option<Handed>> {
         let waiter = self.waiting.register(grant, name);
         if !self.begun.swap(true, Ordering::AcqRel) {
             self.context.runtime.spawn(self.clone().listen());
@@ -118,8 +119,10 @@ impl Wakeups {
     }
 
     fn wake(&self, payload: &[u8]) {
-        if let Some(grant) = str::from_utf8(payload).ok().and_then(|text| text.parse().ok()) {
-            self.waiting.wake(grant);
+        let Ok(text) = str::from_utf8(payload) else { return };
+        let (grant, handed) = text.split_once(' ').unwrap_or((text, ""));
+        if let Ok(grant) = grant.parse() {
+            self.waiting.wake(grant, Handed::parse(handed));
         }
     }
 }

@@ -1,7 +1,8 @@
 -- Answers with the token; or {token, 1 if the value is in doubt, its bytes}; or {'busy', ms until it expires, place in the
 -- queue, 1 if its holder will wake us}; or {'held', mode} if the owner holds it in a mode that does not cover this one.
 local owner, ttl, details = string.sub(who, 34), ARGV[2], ARGV[3]
-local mode, reenters, fair, client, place_ms = string.match(ARGV[4] or 'EX', '^(%S+) ?(%S*) ?(%S*) ?(%S*) ?(%S*)$')
+local mode, reenters, fair, client, place_ms, lease, stamp =
+  string.match(ARGV[4] or 'EX', '^(%S+) ?(%S*) ?(%S*) ?(%S*) ?(%S*) ?(%S*) ?(%S*)$')
 reenters, fair = reenters == '1', fair == '1'
 -- Whether it may have a place in the queue, and whether it asks for one: `-` never did, and `?` would not hear whose turn it is.
 local queued = client ~= '' and client ~= '-'
@@ -27,7 +28,8 @@ local function busy(by_ours)
       local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2] or 0
       redis.call('ZADD', queue, last + 1, grant)
     end
-    local entry = whole(now_ms() + place_ms) .. ' ' .. client .. ' ' .. mode .. ' ' .. owner .. ' ' .. details
+    local place_ends, turn = whole(now_ms() + place_ms), lease .. ' ' .. stamp
+    local entry = place_ends .. ' ' .. client .. ' ' .. turn .. ' ' .. mode .. ' ' .. owner .. ' ' .. details
     redis.call('HSET', waiters, grant, entry)
     redis.call('PEXPIRE', queue, place_ms)
     redis.call('PEXPIRE', waiters, place_ms)

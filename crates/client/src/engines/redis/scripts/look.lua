@@ -12,7 +12,7 @@ if is_many(held) then
 end
 for _, who in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
   local entry = redis.call('HGET', waiters, who)
-  local until_ms, rest = string.match(entry or '', '^(%d+) %S+ (.*)$')
+  local until_ms, rest = string.match(entry or '', '^(%d+) %S+ %S+ %S+ (.*)$')
   if until_ms and tonumber(until_ms) > now then
     waiting[#waiting + 1] = who
     waiting[#waiting + 1] = rest

@@ -29,7 +29,7 @@ const ARRIVED_AFTER: [Duration; 2] = [Duration::from_secs(2), Duration::from_sec
 
 /// What has been done for a request so far.
 struct Attempt {
-    waiter: Option<Waiter>,
+    waiter: Option<Waiter<()>>,
     /// Whether a request was sent whose answer did not come.
     unknown: bool,
     /// Whether the database answered when it was last asked.

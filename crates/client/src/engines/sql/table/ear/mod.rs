@@ -35,7 +35,7 @@ pub(super) struct Ear {
     #[cfg_attr(not(feature = "mysql"), expect(dead_code, reason = "PostgreSQL needs no table to listen"))]
     table: String,
     context: EngineContext,
-    waiting: Arc<Waiting>,
+    waiting: Arc<Waiting<()>>,
     /// By what it is called while it hears; empty while it does not.
     client: Mutex<Arc<str>>,
     begun: AtomicBool,
@@ -65,7 +65,7 @@ impl Ear {
     }
 
     /// From now on, what is said to this grant wakes it; also when messages begin to be heard.
-    pub(super) fn register(self: &Arc<Self>, grant: GrantId, name: &LockName) -> Waiter {
+    pub(super) fn register(self: &Arc<Self>, grant: GrantId, name: &LockName) -> Waiter<()> {
         let waiter = self.waiting.register(grant, name);
         if !self.begun.swap(true, Ordering::AcqRel) {
             self.context.runtime.spawn(self.clone().listen());

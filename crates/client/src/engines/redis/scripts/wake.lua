@@ -1,0 +1,64 @@
+-- Whose turn it is.
+
+-- Gives the lock, which is free, to one who waits, if it hears of it; the number of clients that did. LEASE (ms) is what it has until it
+-- renews. STAMP is the instant, by its own clock, before it last asked: from then on it counts that lease, so it need not ask
+-- again. Either is given back to it as it came.
+local function hand_over(who, client, lease, stamp, rest, now)
+  local token = whole(raise_token(now * 1000))
+  local heard = redis.pcall('PUBLISH', 'tenure:wake:' .. client, who .. ' ' .. token .. ' ' .. stamp .. ' ' .. lease)
+  if type(heard) == 'number' and heard > 0 then
+    local owner, details = string.match(rest, '^(%S+) (.*)$')
+    local text = 'tenure1 ' .. who .. ' ' .. owner .. ' ' .. token .. ' EX ' .. details
+    redis.call('SET', key, text, 'NX', 'PX', lease)
+    leave_queue(who)
+  end
+  return heard
+end
+
+-- Tells one who waits to ask: for readers, for a lock that has a value, and for leases that nobody renews.
+local function call_up(who, client, only)
+  local heard = redis.pcall('PUBLISH', 'tenure:wake:' .. client, who)
+  -- It has a moment to come before whoever finds the lock free may take it.
+  if not only and (type(heard) == 'table' or heard > 0) then
+    redis.call('SET', 'tenure:next:' .. key, who, 'PX', 50)
+  end
+  return heard
+end
+
+-- Hands the lock to the first who hears it, or wakes it; with `only`, if it asks for that mode. Who that is. Those whose time is over are
+-- taken out; those whose client does not hear just now are passed over, and keep their places. Whoever asks by itself is not told.
+local function wake(only)
+  local at, now, deaf = 0, nil, {}
+  local free = not only and redis.call('EXISTS', key, value) == 0
+  while true do
+    local who = redis.call('ZRANGE', queue, at, at)[1]
+    if not who or who == grant then return who end
+    local until_ms, client, lease, stamp, mode, rest =
+      string.match(redis.call('HGET', waiters, who) or '', '^(%d+) (%S+) (%d+) (%d+) (%S+) (.*)$')
+    now = now or now_ms()
+    if not until_ms or tonumber(until_ms) <= now then
+      leave_queue(who)
+    else
+      if only and mode ~= only then return nil end
+      if not deaf[client] then
+        local heard
+        if free and lease ~= '0' then
+          heard = hand_over(who, client, lease, stamp, rest, now)
+        else
+          heard = call_up(who, client, only)
+        end
+        -- Whoever may not publish still lets go: those who wait look by themselves.
+        if type(heard) == 'table' or heard > 0 then return who end
+        deaf[client] = true
+      end
+      at = at + 1
+    end
+  end
+end
+
+-- Wakes whoever can get the lock as it is now.
+local function serve()
+  local held = redis.call('GET', key)
+  if not held then return wake() end
+  if string.sub(held, 1, 15) == 'tenure1 many PR' then return wake('PR') end
+end
