@@ -6,7 +6,7 @@ use crate::step::{Outcome, Steps, cargo, run as run_program};
 pub(crate) const HELP: &str = "\
 Each engine beside the bare recipe that it stands on, measured in one run.
 
-Usage: cargo xtask bench [ENGINE…] [command] [--rounds N] [--seconds S]
+Usage: cargo xtask bench [ENGINE…] [WORKLOAD…] [command] [--rounds N] [--seconds S]
 
 Installs the servers that are missing, builds with all optimizations, and measures the engines that are
 named, and `tenure run` beside util-linux's flock if `command` is; or all of it. The figures are good for
@@ -21,18 +21,23 @@ Engines:
   zookeeper the nodes of `sequential` and `simple` by hand, and the client crate's own lock, on one and on three
   etcd      keys under a lease by hand, on one and on three
 
+Workloads, all if none is named:
+  W1        one client, uncontended
+  W2        64 clients, each with its own lock
+  W3        64 clients, one lock
+
 Options:
-  --rounds N   rounds of each contender, interleaved [default: 5]
-  --seconds S  how long a round lasts [default: 3]
+  --rounds N   rounds of each contender, interleaved [default: 15]
+  --seconds S  how long a round lasts, from 0.1 on [default: 1]
 
 Examples:
   cargo xtask bench
   cargo xtask bench file
   cargo xtask bench redis redlock
-  cargo xtask bench mysql postgres --seconds 1
+  cargo xtask bench mysql postgres W1 W2 --seconds 0.5
   cargo xtask bench zookeeper etcd
   cargo xtask bench command
-  cargo xtask bench file --rounds 3 --seconds 1
+  cargo xtask bench file --rounds 3
 ";
 
 /// What the words mean is known to the benchmark program alone, and it complains for itself.

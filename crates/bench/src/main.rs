@@ -1,7 +1,7 @@
 //! Each engine beside the bare recipe that it stands on, measured in one run.
 //!
-//! A figure means something only beside another one of the same run: rounds of the contenders are interleaved, and what
-//! is printed is their medians, their spread, and the ratio of ours to the bare recipe.
+//! A figure means something only beside another one of the same time: rounds of the contenders are short and interleaved, and what
+//! is printed is their medians, their spread, and the ratio of ours to the bare recipe round by round.
 
 mod command;
 mod engines;
@@ -14,12 +14,15 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use tokio::runtime::Builder;
 
+use crate::workload::Workload;
+
 /// `EX_USAGE` of sysexits.h: the command line was not understood.
 const EXIT_USAGE: u8 = 64;
 
 /// What is to be measured, and for how long.
 struct Plan {
     engines: Vec<String>,
+    workloads: Vec<Workload>,
     /// Whether `tenure run` is to be measured.
     command: bool,
     rounds: usize,
@@ -27,27 +30,43 @@ struct Plan {
 }
 
 fn plan() -> Result<Plan> {
-    let mut plan = Plan { engines: Vec::new(), command: false, rounds: 5, round: Duration::from_secs(3) };
-    let mut words = std::env::args().skip(1);
-    let number = |option: &str, word: Option<String>| match word.as_deref().map(str::parse::<u32>) {
-        Some(Ok(number @ 1..=3600)) => Ok(number),
-        _ => bail!("{option} takes a whole number from 1 to 3600"),
+    let mut plan = Plan {
+        engines: Vec::new(),
+        workloads: Vec::new(),
+        command: false,
+        rounds: 15,
+        round: Duration::from_secs(1),
     };
+    let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
-            "--rounds" => plan.rounds = number("--rounds", words.next())? as usize,
-            "--seconds" => plan.round = Duration::from_secs(number("--seconds", words.next())?.into()),
+            "--rounds" => match words.next().map(|word| word.parse()) {
+                Some(Ok(rounds @ 1..=3600)) => plan.rounds = rounds,
+                _ => bail!("--rounds takes a whole number from 1 to 3600"),
+            },
+            "--seconds" => match words.next().map(|word| word.parse()) {
+                Some(Ok(seconds)) if (0.1..=3600.0).contains(&seconds) => {
+                    plan.round = Duration::from_secs_f64(seconds);
+                }
+                _ => bail!("--seconds takes a number from 0.1 to 3600"),
+            },
             "command" => plan.command = true,
             engine if engines::NAMES.contains(&engine) => plan.engines.push(word),
-            _ => bail!(
-                "`{word}` is neither an engine ({}), nor `command`, nor an option: see `cargo xtask bench --help`",
-                engines::NAMES.join(", ")
-            ),
+            other => match workload::ALL.into_iter().find(|workload| workload.name() == other) {
+                Some(workload) => plan.workloads.push(workload),
+                None => bail!(
+                    "`{word}` is neither an engine ({}), nor a workload (W1, W2, W3), nor `command`, nor an option: see `cargo xtask bench --help`",
+                    engines::NAMES.join(", ")
+                ),
+            },
         }
     }
     if plan.engines.is_empty() && !plan.command {
         plan.command = true;
         plan.engines = engines::NAMES.map(str::to_owned).to_vec();
+    }
+    if plan.workloads.is_empty() {
+        plan.workloads = workload::ALL.to_vec();
     }
     Ok(plan)
 }
@@ -74,7 +93,7 @@ fn measure(plan: &Plan) -> Result<()> {
         for recipe in engines::recipes(engine) {
             let lineup = runtime.block_on(engines::start(engine, recipe))?;
             let title = if recipe.is_empty() { engine.clone() } else { format!("{engine}, {recipe}") };
-            for workload in workload::ALL {
+            for &workload in &plan.workloads {
                 let rounds =
                     workload::measure(&runtime, workload, &lineup.contenders, plan.rounds, plan.round)?;
                 report::table(&title, workload, &rounds);

@@ -24,20 +24,22 @@ pub(crate) fn table(engine: &str, workload: Workload, all: &[Measured]) {
     let together = workload == Workload::Together;
     println!("### {engine}, {}\n", workload.title());
     if together {
-        println!("| | hand-offs/s (min–max) | pairs/s | p99 wait | most/least | hand-offs, ours to it |");
+        println!(
+            "| | hand-offs/s (min–max) | pairs/s | p99 wait | most/least | hand-offs, ours to it (half of the rounds) |"
+        );
     } else {
-        println!("| | pairs/s (min–max) | p50 | p99 | pairs, ours to it |");
+        println!("| | pairs/s (min–max) | p50 | p99 | pairs, ours to it (half of the rounds) |");
     }
     println!(
         "{}",
         if together { "| --- | --- | --- | --- | --- | --- |" } else { "| --- | --- | --- | --- | --- |" }
     );
     let rate = |round: &Round| if together { round.hand_offs_per_s } else { round.pairs_per_s };
-    let ours = all.iter().find(|rounds| rounds.is_ours).map_or(0.0, |ours| median(&ours.rounds, rate));
+    let ours = all.iter().find(|rounds| rounds.is_ours).map_or(&[][..], |ours| &ours.rounds);
     for Measured { contender, rounds, .. } in all {
         let rates = sorted(rounds, rate);
         let spread = format!("{:.0} ({:.0}–{:.0})", median(rounds, rate), rates[0], rates[rates.len() - 1]);
-        let ratio = format!("{:.2}", ours / median(rounds, rate).max(f64::MIN_POSITIVE));
+        let ratio = ratio(ours, rounds, rate);
         let p99 = median_time(rounds, |round| round.p99);
         if together {
             let (most, least) =
@@ -50,6 +52,16 @@ pub(crate) fn table(engine: &str, workload: Workload, all: &[Measured]) {
         }
     }
     println!();
+}
+
+/// Ours to another one, in rounds of the same time: the median, and between which two figures the middle half of the rounds lies. Of rounds
+/// that lie apart, the medians may be those of different hours.
+fn ratio(ours: &[Round], others: &[Round], rate: impl Fn(&Round) -> f64) -> String {
+    let mut ratios: Vec<f64> =
+        ours.iter().zip(others).map(|(our, other)| rate(our) / rate(other).max(f64::MIN_POSITIVE)).collect();
+    ratios.sort_by(f64::total_cmp);
+    let at = |part: usize| ratios.get(ratios.len() * part / 4).copied().unwrap_or_default();
+    format!("{:.2} ({:.2}–{:.2})", at(2), at(1), at(3))
 }
 
 fn sorted(rounds: &[Round], of: impl Fn(&Round) -> f64) -> Vec<f64> {

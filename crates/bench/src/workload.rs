@@ -56,6 +56,10 @@ impl Workload {
         }
     }
 
+    pub(crate) fn name(self) -> &'static str {
+        self.title().split(':').next().unwrap_or_default()
+    }
+
     const fn clients(self) -> usize {
         match self {
             Self::Alone => 1,
@@ -97,7 +101,7 @@ pub(crate) struct Measured {
     pub(crate) rounds: Vec<Round>,
 }
 
-/// Runs the contenders in turns, so that what else the machine does hits all of them alike.
+/// Runs the contenders in turns, each round beginning with another one, so that what else the machine does hits all of them alike.
 pub(crate) fn measure(
     runtime: &Runtime,
     workload: Workload,
@@ -117,9 +121,10 @@ pub(crate) fn measure(
         // Not measured: files are made, connections open, caches fill.
         round(runtime, workload, &**contender, Duration::from_millis(200))?;
     }
-    for _ in 0..rounds {
-        for (contender, all) in contenders.iter().zip(&mut all) {
-            all.rounds.push(round(runtime, workload, &**contender, length)?);
+    for first in 0..rounds {
+        for at in 0..contenders.len() {
+            let at = (first + at) % contenders.len();
+            all[at].rounds.push(round(runtime, workload, &*contenders[at], length)?);
         }
     }
     Ok(all)
