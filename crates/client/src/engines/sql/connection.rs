@@ -6,9 +6,9 @@ use std::time::Duration;
 use futures_util::TryStreamExt;
 use futures_util::stream::BoxStream;
 #[cfg(feature = "mysql")]
-use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow, MySqlSslMode};
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlQueryResult, MySqlRow, MySqlSslMode};
 #[cfg(feature = "postgres")]
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow, PgSslMode};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgQueryResult, PgRow, PgSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _, Either, Error, Executor, Row as _};
 
 use super::address::{Address, TlsMode};
@@ -31,6 +31,12 @@ pub(super) struct Done {
     pub(super) rows: u64,
     /// What MySQL's `LAST_INSERT_ID(…)` was given.
     pub(super) number: u64,
+}
+
+/// What one of several statements answers.
+pub(super) struct Answer {
+    pub(super) rows: Vec<Row>,
+    pub(super) done: Done,
 }
 
 /// How to connect.
@@ -216,15 +222,9 @@ impl Connection {
     pub(super) async fn run(&mut self, sql: &Sql, args: &[Arg<'_>]) -> Result<Done, Error> {
         match self {
             #[cfg(feature = "postgres")]
-            Self::Postgres(connection) => {
-                let done = connection.execute(bound!(sql, args)).await?;
-                Ok(Done { rows: done.rows_affected(), number: 0 })
-            }
+            Self::Postgres(connection) => Ok(done_by_postgres(&connection.execute(bound!(sql, args)).await?)),
             #[cfg(feature = "mysql")]
-            Self::MySql(connection) => {
-                let done = connection.execute(bound!(sql, args)).await?;
-                Ok(Done { rows: done.rows_affected(), number: done.last_insert_id() })
-            }
+            Self::MySql(connection) => Ok(done_by_mysql(&connection.execute(bound!(sql, args)).await?)),
         }
     }
 
@@ -241,12 +241,19 @@ impl Connection {
 
     /// Runs several statements without arguments, with one message: the rows of each.
     pub(super) async fn batch(&mut self, sql: String) -> Result<Vec<Vec<Row>>, Error> {
+        Ok(self.answers(sql).await?.into_iter().map(|answer| answer.rows).collect())
+    }
+
+    /// The same, with what each has done.
+    pub(super) async fn answers(&mut self, sql: String) -> Result<Vec<Answer>, Error> {
         let sql = sqlx::raw_sql(AssertSqlSafe(sql));
         match self {
             #[cfg(feature = "postgres")]
-            Self::Postgres(connection) => gather(connection.fetch_many(sql), Row::Postgres).await,
+            Self::Postgres(connection) => {
+                gather(connection.fetch_many(sql), Row::Postgres, done_by_postgres).await
+            }
             #[cfg(feature = "mysql")]
-            Self::MySql(connection) => gather(connection.fetch_many(sql), Row::MySql).await,
+            Self::MySql(connection) => gather(connection.fetch_many(sql), Row::MySql, done_by_mysql).await,
         }
     }
 
@@ -275,15 +282,26 @@ impl Connection {
     }
 }
 
-/// The rows of each statement.
+#[cfg(feature = "postgres")]
+fn done_by_postgres(done: &PgQueryResult) -> Done {
+    Done { rows: done.rows_affected(), number: 0 }
+}
+
+#[cfg(feature = "mysql")]
+fn done_by_mysql(done: &MySqlQueryResult) -> Done {
+    Done { rows: done.rows_affected(), number: done.last_insert_id() }
+}
+
+/// The answer of each statement.
 async fn gather<D, R>(
     mut answers: BoxStream<'_, Result<Either<D, R>, Error>>,
     row: impl Fn(R) -> Row,
-) -> Result<Vec<Vec<Row>>, Error> {
+    done: impl Fn(&D) -> Done,
+) -> Result<Vec<Answer>, Error> {
     let (mut all, mut rows) = (Vec::new(), Vec::new());
     while let Some(answer) = answers.try_next().await? {
         match answer {
-            Either::Left(_) => all.push(std::mem::take(&mut rows)),
+            Either::Left(by) => all.push(Answer { rows: std::mem::take(&mut rows), done: done(&by) }),
             Either::Right(one) => rows.push(row(one)),
         }
     }

@@ -208,7 +208,7 @@ impl SessionEngine {
         lent.told = settings;
         let (mut sql, count) = (self.texts.lock(request, slice), self.texts.and_count(request, details));
         sql.extend(count.as_deref());
-        let answers = match lent.connection.batch(sql).await {
+        let answers = match lent.connection.answers(sql).await {
             Ok(answers) => answers,
             Err(error) => {
                 // Both are PostgreSQL's: a wait for readers is one for each of them, and only all together are long.

@@ -13,7 +13,7 @@ use tenure_table::{LockName, Mode};
 
 use crate::engine::{AcquireRequest, WaitUntil};
 use crate::engines::sql::address::Address;
-use crate::engines::sql::connection::{Row, Sql};
+use crate::engines::sql::connection::{Answer, Row, Sql};
 use crate::engines::sql::dialect::hex;
 use crate::engines::sql::{Dialect, Recipe};
 
@@ -257,7 +257,7 @@ impl Texts {
                     ),
                     &format!("lock_key = '{key}' AND name = {name} AND IS_USED_LOCK('{key}') = CONNECTION_ID()"),
                 );
-                format!("; {count}; SELECT CAST(LAST_INSERT_ID() AS SIGNED), CAST(ROW_COUNT() AS SIGNED)")
+                format!("; {count}")
             }
         })
     }
@@ -277,23 +277,23 @@ impl Texts {
     /// What the answers to [`Self::lock`] say, with those to [`Self::and_count`] or not: the row of the lock, and the token.
     pub(super) fn answered<'a>(
         &self,
-        answers: &'a [Vec<Row>],
+        answers: &'a [Answer],
         counted: bool,
     ) -> Result<(Option<&'a Row>, Option<u64>), Error> {
-        let (lock, count) = match (counted, self.dialect, answers) {
-            (false, _, [.., lock]) => (lock, None),
-            (true, Dialect::Postgres, [.., lock, count]) | (true, Dialect::MySql, [.., lock, _, count]) => {
-                (lock, count.first())
-            }
+        let (lock, count) = match answers {
+            [.., lock] if !counted => (lock, None),
+            [.., lock, count] => (lock, self.token(count)?),
             _ => return Err(Error::RowNotFound),
         };
-        let count = match count {
-            Some(row) if self.dialect == Dialect::Postgres || row.int(1)? == 1 => {
-                Some(row.int(0)?.unsigned_abs())
-            }
-            _ => None,
-        };
-        Ok((lock.first(), count))
+        Ok((lock.rows.first(), count))
+    }
+
+    /// The token that a statement has counted; nothing, if there was no row to count in.
+    fn token(&self, count: &Answer) -> Result<Option<u64>, Error> {
+        match self.dialect {
+            Dialect::Postgres => count.rows.first().map(|row| Ok(row.int(0)?.unsigned_abs())).transpose(),
+            Dialect::MySql => Ok((count.done.rows == 1).then_some(count.done.number)),
+        }
     }
 
     /// Whether the row that answers says if the session has the lock: where it only tries, or waits for a while.
