@@ -267,7 +267,8 @@ pub struct Granted {
     pub value: Value,
     /// How long the grant lives if the engine hears nothing more.
     pub term: Term,
-    /// Whether that is less than was asked for, and the first renewal gives the rest: it is due at once. Only for a grant that is renewed.
+    /// Whether the first renewal has something to add, and is due soon: the rest of the time that was asked for, or what others see of the
+    /// grant. Only for a grant that is renewed.
     pub provisional: bool,
 }
 
@@ -277,7 +278,7 @@ impl Granted {
         Self { token, value: Value::default(), term, provisional: false }
     }
 
-    /// The same, with less time than was asked for, until it is renewed.
+    /// The same, to which the first renewal has something to add.
     #[must_use]
     pub fn until_renewed(self) -> Self {
         Self { provisional: true, ..self }

@@ -59,10 +59,10 @@ async fn the_key_is_the_name_and_its_value_is_another_one_for_each_grant() {
     let mut values = Vec::new();
     for _ in 0..2 {
         let guard = client.lock("orders/ä 42").ttl(LONG).acquire().await.unwrap();
-        let value = redis.command(&["GET", "orders/ä 42"]);
-        assert!(value.contains(&guard.grant().to_string()), "{value}");
-        assert!(value.contains(&guard.token().unwrap().to_string()), "{value}");
-        values.push(value);
+        let text = || redis.command(&["GET", "orders/ä 42"]);
+        eventually("its token is written down", || text().contains(&guard.token().unwrap().to_string()));
+        assert!(text().contains(&guard.grant().to_string()), "{}", text());
+        values.push(text());
         guard.release().await.unwrap();
         assert_eq!(redis.command(&["EXISTS", "orders/ä 42"]), "0");
     }

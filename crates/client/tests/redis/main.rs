@@ -9,6 +9,7 @@ mod peers;
 #[path = "../proxies/mod.rs"]
 mod proxies;
 mod queue;
+mod take;
 mod tls;
 
 use std::time::Duration;

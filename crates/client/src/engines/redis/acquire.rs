@@ -16,9 +16,10 @@ use super::fault::{Fault, What};
 use super::handed::{self, Handed};
 use super::link::{Link, Repeat, Way};
 use super::scripts::Call;
+use super::take::Taken;
 use super::{RedisEngine, milliseconds, scripts, term};
 use crate::clock::BootTime;
-use crate::engine::{AcquireRequest, EngineContext, Granted, WaitUntil};
+use crate::engine::{AcquireRequest, EngineContext, Grant, Granted, WaitUntil};
 use crate::engines::waiting::Waiter;
 use crate::error::AcquireError;
 use crate::random;
@@ -38,7 +39,7 @@ const LONGEST_POLL: Duration = Duration::from_millis(100);
 const ARRIVED_AFTER: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(15)];
 
 /// What Redis says to one who asks for a lock.
-enum Said {
+pub(super) enum Said {
     Granted(FencingToken, Value),
     Busy(Busy),
     /// The owner holds it in a mode that does not cover this one.
@@ -47,7 +48,7 @@ enum Said {
 
 /// A request's place in the queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     /// It has none.
     None,
     /// It is to have one, or to keep it.
@@ -57,7 +58,7 @@ enum Place {
 }
 
 #[derive(Clone, Copy)]
-struct Busy {
+pub(super) struct Busy {
     /// When the lock expires if nothing is heard of its holder.
     expires_in: Option<Duration>,
     /// How many stand before this one in the queue.
@@ -76,30 +77,38 @@ impl RedisEngine {
         Box::pin(async move {
             let key = self.key(&request.name)?;
             let details = self.ourselves.details(&request, self.context.clock.wall(), None);
+            let mut begun = Begun::Nothing;
             if !matches!(request.wait, WaitUntil::Try) && self.wakeups.anybody_waits_for(&request.name) {
-                return Box::pin(self.wait_from(None, request, key, details)).await;
-            }
-            let first = self.ask_once(&request, &key, &details, Place::None).await;
-            if let Asked { sent_at, answer: Some(Ok(Said::Granted(token, value))), .. } = first {
-                return Ok(granted(&request, sent_at, token, value));
+                begun = Begun::Busy;
+            } else if self.is_plain(&request) {
+                begun = match self.take(&request, &key, &details).await {
+                    Taken::Granted(granted) => return Ok(granted),
+                    Taken::Busy => Begun::Busy,
+                    Taken::GoOn => Begun::Taken,
+                    Taken::Unheard(asked) => Begun::Asked(asked),
+                };
             }
             // All else is rarer, and in a box of its own.
-            Box::pin(self.wait_from(Some(first), request, key, details)).await
+            Box::pin(self.wait_from(begun, request, key, details)).await
         })
     }
 
-    /// From the first answer on, or from the beginning: then it queues at once.
     async fn wait_from(
         &self,
-        first: Option<Asked>,
+        begun: Begun,
         request: AcquireRequest,
         key: String,
         details: String,
     ) -> Result<Granted, AcquireError> {
-        let mut attempt = Attempt { key, sent_on: None, answered: true, waiter: None };
-        let first = match first {
-            Some(first) => first,
-            None => self.ask_in_queue(&request, &details, &mut attempt).await,
+        let taken = matches!(begun, Begun::Taken);
+        let mut attempt =
+            Attempt { key, taken, queued: false, sent_on: None, answered: true, waiter: None };
+        let first = match begun {
+            Begun::Asked(asked) => asked,
+            Begun::Busy => self.ask_in_queue(&request, &details, &mut attempt).await,
+            Begun::Nothing | Begun::Taken => {
+                self.ask_once(&request, &attempt.key, &details, Place::None).await
+            }
         };
         let answer = self.wait_with(first, &request, &details, &mut attempt).await;
         if answer.is_err() {
@@ -108,21 +117,27 @@ impl RedisEngine {
         answer
     }
 
-    /// Asks, until nobody waits for the answer any more: what is under way may hang on a runtime that does nothing any more. Whoever goes away
-    /// is seen to have gone when this moves to the client's thread, and is polled there.
     async fn ask_once(&self, request: &AcquireRequest, key: &str, details: &str, place: Place) -> Asked {
         let (sent_at, way) = (self.now(), self.link.present_way());
-        let answer = {
-            let script = self.call(request, key, details, place, sent_at);
-            let mut asking = pin!(self.ask(&way, &script));
-            poll_fn(|context| match asking.as_mut().poll(context) {
-                Poll::Ready(answer) => Poll::Ready(Some(answer)),
-                Poll::Pending if request.cancel.is_cancelled() => Poll::Ready(None),
-                Poll::Pending => Poll::Pending,
-            })
-            .await
-        };
+        let script = self.call(request, key, details, place, sent_at);
+        let answer = self.while_wanted(request, self.ask(&way, &script)).await;
         Asked { sent_at, way, place, answer }
+    }
+
+    /// The answer, until nobody waits for it any more: what is under way may hang on a runtime that does nothing any more. Whoever goes away
+    /// is seen to have gone when this moves to the client's thread, and is polled there.
+    pub(super) async fn while_wanted<T>(
+        &self,
+        request: &AcquireRequest,
+        asking: impl Future<Output = T>,
+    ) -> Option<T> {
+        let mut asking = pin!(asking);
+        poll_fn(|context| match asking.as_mut().poll(context) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending if request.cancel.is_cancelled() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
     }
 
     async fn wait_with(
@@ -151,6 +166,7 @@ impl RedisEngine {
                     return Err(AcquireError::NotCovered { name, held, asked });
                 }
                 Ok(Said::Busy(busy)) => {
+                    attempt.queued |= place != Place::None;
                     silent_since = None;
                     poll = (poll * 2).min(LONGEST_POLL);
                     busy.pause(place, poll)
@@ -228,20 +244,28 @@ impl RedisEngine {
         })
     }
 
-    /// Frees what a grant holds, and takes it out of the queue; whether it held.
-    pub(super) async fn let_go(&self, key: &str, grant: GrantId) -> Result<bool, Fault> {
+    /// Frees what a grant holds, and takes it out of the queue; whether it held. Who gets it here is told at once.
+    pub(super) async fn let_go(&self, key: &str, grant: &Grant) -> Result<bool, Fault> {
         let mut script = Call::new(&scripts::RELEASE, key);
-        script.arg(grant.to_string());
+        script.arg(grant.id.to_string());
+        if self.wakeups.anybody_waits_for(&grant.name) {
+            script.arg(self.wakeups.client());
+        }
         match self.link.freeing(self.limit, &script).await {
+            Ok(Answer::BulkString(message)) => {
+                self.wakeups.wake(&message);
+                Ok(true)
+            }
+            Ok(answer) => Ok(answer == Answer::Int(1)),
             // What stands there now is no lock, so this grant does not hold.
             Err(fault) if fault.what == What::WrongType => Ok(false),
-            freed => freed,
+            Err(fault) => Err(fault),
         }
     }
 
     /// Leaves the queue, and gives back what may have been granted without our having heard of it.
     async fn undo(&self, attempt: Attempt, request: &AcquireRequest) {
-        if attempt.waiter.is_none() && attempt.sent_on.is_none() {
+        if !attempt.taken && !attempt.queued && attempt.sent_on.is_none() {
             return;
         }
         let undo = Undo {
@@ -266,23 +290,38 @@ impl RedisEngine {
     }
 }
 
-fn granted(request: &AcquireRequest, sent_at: BootTime, token: FencingToken, value: Value) -> Granted {
+pub(super) fn granted(request: &AcquireRequest, sent_at: BootTime, token: FencingToken, value: Value) -> Granted {
     Granted::new(Some(token), term(sent_at, request.ttl)).with_value(value)
 }
 
 /// What was heard of a request: nothing, if nobody waits for the answer any more.
-struct Asked {
-    sent_at: BootTime,
+pub(super) struct Asked {
+    pub(super) sent_at: BootTime,
     /// On which way it was sent.
-    way: Way,
+    pub(super) way: Way,
     /// With which place in the queue.
-    place: Place,
-    answer: Option<Result<Said, Fault>>,
+    pub(super) place: Place,
+    pub(super) answer: Option<Result<Said, Fault>>,
+}
+
+/// What was done for a request before it is asked for by the script.
+enum Begun {
+    Nothing,
+    /// It is known to be busy: who wants it queues at once.
+    Busy,
+    /// It may be held by this request already.
+    Taken,
+    /// It was asked for.
+    Asked(Asked),
 }
 
 /// What has been done for a request so far.
 struct Attempt {
     key: String,
+    /// Whether it may have been taken before it was asked for by the script.
+    taken: bool,
+    /// Whether it may have a place in the queue.
+    queued: bool,
     /// On which way a request was sent whose answer did not come.
     sent_on: Option<Way>,
     /// Whether Redis answered when it was last asked.

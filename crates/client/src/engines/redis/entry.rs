@@ -13,6 +13,8 @@ use crate::info::Member;
 pub(in crate::engines) enum Held {
     /// One holds it.
     One(Member),
+    /// The same, and its token is not yet written down.
+    Young(Member),
     /// Several do: they are listed elsewhere.
     Many {
         /// In which mode.
@@ -36,7 +38,9 @@ impl Held {
             return Some(Self::Many { mode: many.split(' ').next()?.parse().ok()? });
         }
         let (grant, entry) = text.split_once(' ')?;
-        Some(Self::One(holder(grant.parse().ok()?, entry)?))
+        let member = holder(grant.parse().ok()?, entry)?;
+        let is_young = entry.split(' ').nth(1) == Some(NOT_YET);
+        Some(if is_young { Self::Young(member) } else { Self::One(member) })
     }
 
     /// Whether a text is that of a lock of ours, by its beginning.
@@ -45,9 +49,18 @@ impl Held {
     }
 }
 
-/// The text of a lock that one holds whose token, if it has one, is not known yet.
-pub(in crate::engines) fn text_of(request: &AcquireRequest, value: GrantId, details: &str) -> String {
-    format!("{OURS}{value} {} - {} {details}", request.owner, request.mode)
+/// What stands for a token where there is none; and where it is not yet written down.
+pub(in crate::engines) const NONE: &str = "-";
+pub(super) const NOT_YET: &str = "?";
+
+/// The text of a lock that one holds.
+pub(in crate::engines) fn text_of(
+    request: &AcquireRequest,
+    value: GrantId,
+    token: &str,
+    details: &str,
+) -> String {
+    format!("{OURS}{value} {} {token} {} {details}", request.owner, request.mode)
 }
 
 /// A holder from `OWNER TOKEN MODE DETAILS`.
@@ -91,7 +104,8 @@ mod tests {
         request.label = Some("the \"holder\"\nof it".into());
         let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_234_567);
         let value = GrantId::random();
-        let text = text_of(&request, value, &Ourselves::new().details(&request, now, Some(request.grant)));
+        let details = Ourselves::new().details(&request, now, Some(request.grant));
+        let text = text_of(&request, value, NONE, &details);
         let Held::One(member) = Held::parse(text.as_bytes()) else { panic!("{text}") };
         assert_eq!((member.grant, member.owner, member.mode), (request.grant, request.owner, Mode::Ex));
         assert_eq!((member.token, member.since, member.pid), (None, Some(now), Some(std::process::id())));
@@ -100,6 +114,9 @@ mod tests {
         let with_token = text.replacen(" - EX", " 1800000000000000 EX", 1);
         let Held::One(member) = Held::parse(with_token.as_bytes()) else { panic!("{with_token}") };
         assert_eq!(member.token, Some(FencingToken::new(1_800_000_000_000_000)));
+        let young = text_of(&request, value, NOT_YET, &details);
+        let Held::Young(member) = Held::parse(young.as_bytes()) else { panic!("{young}") };
+        assert_eq!((member.grant, member.token), (request.grant, None));
     }
 
     #[test]

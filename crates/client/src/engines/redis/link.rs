@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, ServerErrorKind};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, ServerErrorKind, Value as Answer,
+};
 use tokio::runtime::{self, Handle};
 use tokio::sync::watch;
 
@@ -64,6 +66,8 @@ enum Request<'a> {
     Script(&'a Call),
     /// One that gives a token.
     Granting(&'a Call),
+    /// Commands that give one.
+    Taking(&'a Pipeline),
     Command(&'a Cmd),
     Commands(&'a Pipeline),
 }
@@ -74,16 +78,13 @@ impl Request<'_> {
         way: &Connected,
         connection: &mut MultiplexedConnection,
     ) -> Result<T, RedisError> {
+        if matches!(self, Request::Granting(_) | Request::Taking(_)) && !way.risen.load(Ordering::Acquire) {
+            Box::pin(way.rise(connection)).await?;
+        }
         match self {
-            Request::Granting(script) => {
-                if !way.risen.load(Ordering::Acquire) {
-                    Box::pin(way.rise(connection)).await?;
-                }
-                script.send(connection).await
-            }
-            Request::Script(script) => script.send(connection).await,
+            Request::Granting(script) | Request::Script(script) => script.send(connection).await,
             Request::Command(command) => command.query_async(connection).await,
-            Request::Commands(commands) => commands.query_async(connection).await,
+            Request::Taking(commands) | Request::Commands(commands) => commands.query_async(connection).await,
         }
     }
 }
@@ -133,16 +134,12 @@ impl Link {
         Ok(self.within(limit, self.on_a_way(repeat, Request::Script(script))).await?.answer)
     }
 
-    /// Runs a script that frees something, within this time; whether it did. One that was sent a second time and finds nothing has
+    /// Runs a script that frees something, within this time; what it answers. One that was sent a second time and finds nothing has
     /// done it the first time.
-    pub(in crate::engines) async fn freeing(
-        self: &Arc<Self>,
-        limit: Duration,
-        script: &Call,
-    ) -> Result<bool, Fault> {
-        let request = self.on_a_way::<u8>(Repeat::Harmless, Request::Script(script));
+    pub(super) async fn freeing(self: &Arc<Self>, limit: Duration, script: &Call) -> Result<Answer, Fault> {
+        let request = self.on_a_way(Repeat::Harmless, Request::Script(script));
         let Answered { answer, repeated } = self.within(limit, request).await?;
-        Ok(answer == 1 || repeated)
+        Ok(if repeated && answer == Answer::Int(0) { Answer::Int(1) } else { answer })
     }
 
     /// Runs a script that gives a token, on this way and within this time: none that a connection gives is behind the date at which it was made.
@@ -153,6 +150,18 @@ impl Link {
         script: &Call,
     ) -> Result<T, Fault> {
         Ok(self.within(limit, self.on_way(way, Repeat::Harmless, Request::Granting(script))).await?.answer)
+    }
+
+    /// The same with commands. Nothing, if they were sent twice: then their answers do not say what they did.
+    pub(super) async fn taking<T: FromRedisValue>(
+        self: &Arc<Self>,
+        way: &Way,
+        limit: Duration,
+        commands: &Pipeline,
+    ) -> Result<Option<T>, Fault> {
+        let request = self.on_way(way, Repeat::Harmless, Request::Taking(commands));
+        let Answered { answer, repeated } = self.within(limit, request).await?;
+        Ok((!repeated).then_some(answer))
     }
 
     /// Runs a script behind all that was sent on a way before, within this time. Nothing, if that way has broken.

@@ -18,20 +18,33 @@ use crate::info::{LockInfo, Member};
 const STEP: usize = 500;
 
 /// What one Redis knows of a lock.
+pub(in crate::engines) struct Seen {
+    pub(in crate::engines) info: LockInfo,
+    /// Whether its token is not yet written down.
+    pub(super) is_young: bool,
+}
+
 pub(in crate::engines) async fn inspect(
     link: &Arc<Link>,
     limit: Duration,
     key: &str,
     name: LockName,
-) -> Result<LockInfo, Fault> {
+) -> Result<Seen, Fault> {
     let answer: Vec<Answer> = link.script(limit, Repeat::Harmless, &Call::new(&scripts::LOOK, key)).await?;
     let mut info = LockInfo::free(name);
-    let [kind, held, value, members, waiting] = answer.as_slice() else { return Ok(info) };
+    let mut is_young = false;
+    let [kind, held, value, members, waiting] = answer.as_slice() else {
+        return Ok(Seen { info, is_young });
+    };
     let mut written_to = false;
     match (kind, held) {
         (_, Answer::BulkString(text)) => match Held::parse(text) {
             Held::One(member) => {
                 written_to = true;
+                info.holders.push(member);
+            }
+            Held::Young(member) => {
+                (written_to, is_young) = (true, true);
                 info.holders.push(member);
             }
             Held::Many { mode } => {
@@ -57,7 +70,7 @@ pub(in crate::engines) async fn inspect(
         let in_doubt = matches!(state, b'd' | b'D') || (*state == b'o' && !written_to);
         info.value = Value { bytes: Bytes::copy_from_slice(bytes), in_doubt };
     }
-    Ok(info)
+    Ok(Seen { info, is_young })
 }
 
 fn pairs(answer: &Answer, read: impl Fn(crate::GrantId, &str) -> Option<Member>) -> Vec<Member> {

@@ -2,7 +2,8 @@
 //!
 //! A lock is a key: `SET name value NX PX ttl`, with a value that is unique to its grant. What must hold beside that:
 //!
-//! - **Every step is one script**, so nothing comes between what it sees and what it does. No key of a lock is ever without a ttl.
+//! - **Every step is one script**, so nothing comes between what it sees and what it does; but for the taking of a free lock, where that does
+//!   no harm ([`take`]). No key of a lock is ever without a ttl.
 //! - **Readers, and an owner that holds from several places, also occupy the plain key.** All recipes and foreign clients exclude each
 //!   other by it, and by nothing else.
 //! - **A waiter has a place in a queue in Redis**, and whoever frees the lock hands it to the first who is there. With `?fair=true` only
@@ -19,6 +20,7 @@ mod handed;
 pub(in crate::engines) mod link;
 pub(in crate::engines) mod look;
 pub(in crate::engines) mod scripts;
+mod take;
 mod wakeups;
 
 use std::sync::Arc;
@@ -27,7 +29,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use redis::Value as Answer;
-use tenure_table::{GrantId, LockName, Mode, ModeSet};
+use tenure_table::{FencingToken, GrantId, LockName, Mode, ModeSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -75,6 +77,10 @@ const FORM: Form = Form {
 
 /// Redis counts in milliseconds.
 pub(in crate::engines) const MARGIN: Duration = Duration::from_millis(1);
+
+/// So often, and after such a pause, a lock is looked at again whose token is not yet written down: its holder is about to do that.
+const YOUNG_LOOKS: u32 = 20;
+const YOUNG_PAUSE: Duration = Duration::from_millis(10);
 
 /// So many locks are looked at together.
 pub(in crate::engines) const TOGETHER: usize = 64;
@@ -134,7 +140,7 @@ impl RedisEngine {
 pub(in crate::engines) fn holders(answer: &[Answer]) -> (Vec<Member>, bool) {
     match answer.split_first() {
         Some((Answer::BulkString(text), rest)) => match Held::parse(text) {
-            Held::One(member) => (vec![member], true),
+            Held::One(member) | Held::Young(member) => (vec![member], true),
             Held::Many { .. } => (entry::all(rest, entry::holder), true),
             Held::Another(member) => (vec![member], false),
         },
@@ -190,6 +196,7 @@ impl Engine for RedisEngine {
             let sent_at = self.now();
             let mut script = Call::new(&scripts::RENEW, &key);
             script.arg(grant.id.to_string()).arg(milliseconds(grant.ttl));
+            script.arg(grant.token.map_or(0, FencingToken::get));
             match self.link.script(self.limit, Repeat::Harmless, &script).await {
                 Ok(1) => Ok(term(sent_at, grant.ttl)),
                 Ok(2) => Err(RenewError::Lost(LostReason::Broken)),
@@ -203,7 +210,7 @@ impl Engine for RedisEngine {
     fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>> {
         Box::pin(async move {
             let key = self.key(&grant.name)?;
-            if self.let_go(&key, grant.id).await? {
+            if self.let_go(&key, &grant).await? {
                 Ok(())
             } else {
                 Err(ReleaseError::NotHeld(LostReason::Forgotten))
@@ -262,7 +269,15 @@ impl Engine for RedisEngine {
     fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<'static, Result<LockInfo, InspectError>> {
         Box::pin(async move {
             let key = self.key(&name)?;
-            Ok(look::inspect(&self.link, self.limit, &key, name).await?)
+            let mut looks = 1;
+            loop {
+                let seen = look::inspect(&self.link, self.limit, &key, name.clone()).await?;
+                if !seen.is_young || looks == YOUNG_LOOKS {
+                    return Ok(seen.info);
+                }
+                looks += 1;
+                self.context.clock.sleep_until(self.now() + YOUNG_PAUSE).await;
+            }
         })
     }
 

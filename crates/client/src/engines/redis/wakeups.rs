@@ -118,7 +118,8 @@ impl Wakeups {
         }
     }
 
-    fn wake(&self, payload: &[u8]) {
+    /// What a message says to one of those who wait.
+    pub(super) fn wake(&self, payload: &[u8]) {
         let Ok(text) = str::from_utf8(payload) else { return };
         let (grant, handed) = text.split_once(' ').unwrap_or((text, ""));
         if let Ok(grant) = grant.parse() {

@@ -12,7 +12,7 @@ use super::instances::{Late, Tally, Vote};
 use super::{Holding, RedlockEngine};
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Granted};
-use crate::engines::redis::entry::text_of;
+use crate::engines::redis::entry::{NONE, text_of};
 use crate::engines::redis::fault::{Fault, What};
 use crate::engines::redis::link::{Link, Repeat, Way};
 use crate::engines::redis::scripts::{self, Call};
@@ -89,7 +89,7 @@ impl RedlockEngine {
         request: &AcquireRequest,
     ) -> Result<Granted, NotGot> {
         let value = GrantId::random();
-        let text = text_of(request, value, details);
+        let text = text_of(request, value, NONE, details);
         let (sent_at, limit) = (self.context.clock.now(), self.limit(request.ttl));
         // On which it is sent, so that a release can go behind it.
         let ways: Vec<Way> = self.instances.links().iter().map(Link::present_way).collect();

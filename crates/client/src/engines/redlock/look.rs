@@ -21,7 +21,7 @@ impl RedlockEngine {
         let (key, limit) = (self.key(&name)?, self.look_limit());
         let ask = |link: Arc<Link>| {
             let (key, name) = (key.clone(), name.clone());
-            async move { look::inspect(&link, limit, &key, name).await }
+            async move { Ok(look::inspect(&link, limit, &key, name).await?.info) }
         };
         let seen = self.instances.majority_of(self.instances.ask_all(ask).await)?;
         let mut info = LockInfo::free(name.clone());

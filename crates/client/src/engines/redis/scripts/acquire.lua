@@ -74,6 +74,18 @@ if not held then
   return answer
 end
 
+if is_mine(held) and noted(held, '') then
+  -- It was taken without a script, and there is more to it.
+  if not is_its_turn() then
+    redis.call('DEL', key)
+    wake()
+    return busy(true)
+  end
+  local token = raise_token()
+  redis.call('SET', key, noted(held, whole(token)), 'PX', ttl)
+  return granted(token, false)
+end
+
 if is_mine(held) then
   -- The same request once more: its answer was lost.
   redis.call('PEXPIRE', key, ttl)
@@ -104,7 +116,7 @@ if is_many(held) then
   return answer
 end
 
-local first, theirs, token, rest = string.match(held, '^tenure1 (%S+) (%S+) (%d+) (.*)$')
+local first, theirs, token, rest = string.match(held, '^tenure1 (%S+) (%S+) ([%d?]+) (.*)$')
 if reenters and theirs == owner then
   local now, left = now_ms(), redis.call('PTTL', key)
   begin_many('EX', owner, token)

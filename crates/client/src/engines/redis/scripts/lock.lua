@@ -3,6 +3,7 @@
 --   tenure1 GRANT OWNER TOKEN MODE DETAILS    one holder
 --   tenure1 many MODE OWNER TOKEN             several: see members.lua
 --
+-- TOKEN is `?` in a lock that was taken without a script, until its first renewal writes it down, and `-` where there is none.
 -- Anything else is somebody else's lock. The other keys are named in the scripts and not passed in: they follow from this one, and
 -- each that is passed costs as much as a call.
 local function is_mine(held)
@@ -16,6 +17,12 @@ end
 local function now_ms()
   local now = redis.call('TIME')
   return now[1] * 1000 + math.floor(now[2] / 1000)
+end
+
+-- The text with the token in it, if it is one in which it is to be written down.
+local function noted(held, token)
+  local before, after = string.match(held, '^(tenure1 %S+ %S+) %? (.*)$')
+  return before and before .. ' ' .. token .. ' ' .. after
 end
 
 -- Numbers of this size would be written with an exponent.

@@ -1,7 +1,7 @@
 if freed then
   close_value()
-  wake()
-  return 1
+  local _, message = wake(nil, here)
+  return message or 1
 end
 if is_many(held) then
   local now = now_ms()

@@ -1,33 +1,42 @@
 -- Whose turn it is.
 
--- Gives the lock, which is free, to one who waits, if it hears of it; the number of clients that did. LEASE (ms) is what it has until it
+-- Tells a client something; the number of those who heard it. What is for the client that asks just now (`here`) comes with the answer to
+-- it instead, which is sooner there.
+local function tell(client, message, here)
+  if client == here then return 1 end
+  return redis.pcall('PUBLISH', 'tenure:wake:' .. client, message)
+end
+
+-- Gives the lock, which is free, to one who waits, if it hears of it; the number of clients that did, and the message. LEASE (ms) is what it has until it
 -- renews. STAMP is the instant, by its own clock, before it last asked: from then on it counts that lease, so it need not ask
 -- again. Either is given back to it as it came.
-local function hand_over(who, client, lease, stamp, rest, now)
+local function hand_over(who, client, lease, stamp, rest, now, here)
   local token = whole(raise_token(now * 1000))
-  local heard = redis.pcall('PUBLISH', 'tenure:wake:' .. client, who .. ' ' .. token .. ' ' .. stamp .. ' ' .. lease)
+  local message = who .. ' ' .. token .. ' ' .. stamp .. ' ' .. lease
+  local heard = tell(client, message, here)
   if type(heard) == 'number' and heard > 0 then
     local owner, details = string.match(rest, '^(%S+) (.*)$')
     local text = 'tenure1 ' .. who .. ' ' .. owner .. ' ' .. token .. ' EX ' .. details
     redis.call('SET', key, text, 'NX', 'PX', lease)
     leave_queue(who)
   end
-  return heard
+  return heard, message
 end
 
 -- Tells one who waits to ask: for readers, for a lock that has a value, and for leases that nobody renews.
-local function call_up(who, client, only)
-  local heard = redis.pcall('PUBLISH', 'tenure:wake:' .. client, who)
+local function call_up(who, client, only, here)
+  local heard = tell(client, who, here)
   -- It has a moment to come before whoever finds the lock free may take it.
   if not only and (type(heard) == 'table' or heard > 0) then
     redis.call('SET', 'tenure:next:' .. key, who, 'PX', 50)
   end
-  return heard
+  return heard, who
 end
 
--- Hands the lock to the first who hears it, or wakes it; with `only`, if it asks for that mode. Who that is. Those whose time is over are
+-- Hands the lock to the first who hears it, or wakes it; with `only`, if it asks for that mode. Who that is, and the message, if it is one of
+-- the client's that asks (`here`). Those whose time is over are
 -- taken out; those whose client does not hear just now are passed over, and keep their places. Whoever asks by itself is not told.
-local function wake(only)
+local function wake(only, here)
   local at, now, deaf = 0, nil, {}
   local free = not only and redis.call('EXISTS', key, value) == 0
   while true do
@@ -41,14 +50,14 @@ local function wake(only)
     else
       if only and mode ~= only then return nil end
       if not deaf[client] then
-        local heard
+        local heard, message
         if free and lease ~= '0' then
-          heard = hand_over(who, client, lease, stamp, rest, now)
+          heard, message = hand_over(who, client, lease, stamp, rest, now, here)
         else
-          heard = call_up(who, client, only)
+          heard, message = call_up(who, client, only, here)
         end
         -- Whoever may not publish still lets go: those who wait look by themselves.
-        if type(heard) == 'table' or heard > 0 then return who end
+        if type(heard) == 'table' or heard > 0 then return who, client == here and message end
         deaf[client] = true
       end
       at = at + 1

@@ -1,0 +1,72 @@
+//! How a lock that is free is taken without a script, which would cost Redis twice as much.
+//!
+//! The commands are sent together and done one after the other, and others' may come in between. Why that does no harm:
+//!
+//! - **`SET … NX PX` alone decides who holds.**
+//! - **The token is drawn while the lock is held**, so it is above those of all who held it before, and below those of all who come
+//!   after. If the lease was over by then, so is belief in it when the answer comes, and nobody sees that token.
+//! - **The rest is looked for while the lock is held**: a value, or that it was kept for one who was told to ask. Who finds something goes on
+//!   with the script, which knows what to do about it.
+//!
+//! What the key says cannot have the token in it. The first renewal writes it down, and is due soon; until then, the lock is *young*.
+
+use redis::Pipeline;
+use tenure_table::{FencingToken, Mode, Value};
+
+use super::RedisEngine;
+use super::acquire::{Asked, Place, granted};
+use super::entry::{NOT_YET, text_of};
+use super::milliseconds;
+use crate::engine::{AcquireRequest, Granted, WaitUntil};
+
+/// Tokens are above this, unless Redis has forgotten them: then the script counts anew.
+const LEAST_TOKEN: u64 = 1_000_000_000_000_000;
+
+/// What became of it.
+pub(super) enum Taken {
+    Granted(Granted),
+    /// Somebody has it.
+    Busy,
+    /// It may have been taken, and is to be asked for by the script, as the same grant.
+    GoOn,
+    /// Nothing was heard, or nobody waits for the answer any more.
+    Unheard(Asked),
+}
+
+/// What Redis says: whether it was free, the token, and whether there is more to it.
+type Answers = (bool, u64, u64);
+
+impl RedisEngine {
+    /// Whether a request can be for a lock that is taken so: by one who waits if it is not free, and who renews what it gets.
+    pub(super) fn is_plain(&self, request: &AcquireRequest) -> bool {
+        let waits = !matches!(request.wait, WaitUntil::Try);
+        waits && request.mode == Mode::Ex && !request.reenter && request.renews && !self.address.fair
+    }
+
+    pub(super) async fn take(&self, request: &AcquireRequest, key: &str, details: &str) -> Taken {
+        let (sent_at, way) = (self.now(), self.link.present_way());
+        let commands = commands(request, key, details);
+        let asking = self.link.taking::<Answers>(&way, self.limit, &commands);
+        match self.while_wanted(request, asking).await {
+            Some(Ok(Some((true, token, 0)))) if token >= LEAST_TOKEN => {
+                let token = FencingToken::new(token);
+                Taken::Granted(granted(request, sent_at, token, Value::default()).until_renewed())
+            }
+            Some(Ok(Some((false, ..)))) => Taken::Busy,
+            Some(Err(fault)) if fault.what.is_silence() => {
+                Taken::Unheard(Asked { sent_at, way, place: Place::None, answer: Some(Err(fault)) })
+            }
+            Some(Ok(_) | Err(_)) => Taken::GoOn,
+            None => Taken::Unheard(Asked { sent_at, way, place: Place::None, answer: None }),
+        }
+    }
+}
+
+fn commands(request: &AcquireRequest, key: &str, details: &str) -> Pipeline {
+    let text = text_of(request, request.grant, NOT_YET, details);
+    let mut commands = Pipeline::with_capacity(3);
+    commands.cmd("SET").arg(key).arg(text).arg("NX").arg("PX").arg(milliseconds(request.ttl));
+    commands.cmd("INCR").arg("tenure:token");
+    commands.cmd("EXISTS").arg(["tenure:value:", key].concat()).arg(["tenure:next:", key].concat());
+    commands
+}

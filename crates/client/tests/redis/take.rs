@@ -1,0 +1,106 @@
+//! Locks that are taken without a script: nothing is missing of them, and nothing is left of what could not be finished.
+
+use std::time::Duration;
+
+use tenure::contract::within;
+use tenure::{AcquireError, Wait};
+use tenure_testkit::{Redis, eventually};
+
+use crate::{LONG, connect};
+
+/// How long anything may take on a slow machine.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// How often Redis was asked to do this.
+fn calls(redis: &Redis, command: &str) -> u64 {
+    let stats = redis.command(&["INFO", "commandstats"]);
+    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_free_lock_costs_no_script_and_its_token_is_soon_written_down() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    // The connection has its first script behind it.
+    client.lock("a").acquire().await.unwrap().release().await.unwrap();
+    let before = calls(&redis, "evalsha");
+    let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    assert_eq!(calls(&redis, "evalsha"), before);
+    let token = held.token().unwrap();
+    eventually("it is written down", || redis.command(&["GET", "a"]).contains(&format!(" {token} EX ")));
+    assert!(redis.command(&["PTTL", "a"]).parse::<u128>().unwrap() > LONG.as_millis() / 2);
+    held.release().await.unwrap();
+}
+
+/// Who looks in the first moments sees the token all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_young_lock_is_seen_with_its_token() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    for _ in 0..20 {
+        let held = client.lock("a").acquire().await.unwrap();
+        assert_eq!(client.inspect("a").await.unwrap().holders[0].token, held.token());
+        held.release().await.unwrap();
+    }
+}
+
+/// Redis has forgotten the counter, and nobody connects anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_counter_that_is_gone_is_counted_anew_from_the_date() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let first = client.lock("a").acquire().await.unwrap();
+    redis.command(&["DEL", "tenure:token"]);
+    let other = client.lock("b").acquire().await.unwrap();
+    assert!(other.token() > first.token());
+    let text = redis.command(&["GET", "b"]);
+    assert!(text.contains(&format!(" {} EX ", other.token().unwrap())), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_taken_and_cannot_be_counted_is_given_back() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    client.lock("a").acquire().await.unwrap().release().await.unwrap();
+    redis.command(&["DEL", "tenure:token"]);
+    redis.command(&["RPUSH", "tenure:token", "no number"]);
+    let error = client.lock("a").acquire().await.unwrap_err();
+    assert!(matches!(error, AcquireError::Engine(_)), "{error:?}");
+    eventually("it is free", || redis.command(&["EXISTS", "a"]) == "0");
+}
+
+/// A lock that was freed for one who was told to ask is not taken by a newcomer who finds it free.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_kept_for_another_is_given_back() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    redis.command(&["SET", "tenure:next:a", "0123456789abcdef0123456789abcdef", "PX", "600000"]);
+    let newcomer = client.lock("a").wait(Wait::For(Duration::from_millis(300))).acquire().await;
+    assert!(matches!(newcomer, Err(AcquireError::TimedOut { .. })), "{newcomer:?}");
+    assert_eq!(redis.command(&["EXISTS", "a"]), "0");
+    redis.command(&["DEL", "tenure:next:a"]);
+    drop(within(PATIENCE, "it is free", client.lock("a").acquire()).await.unwrap());
+}
+
+/// What is for those of the client that releases comes with the answer; the others are told by a message.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_beside_the_one_who_releases_needs_no_message() {
+    let redis = Redis::start();
+    let (client, other) = (connect(&redis.url()).await, connect(&redis.url()).await);
+    let queued = |count: &str| {
+        eventually("they wait", || redis.command(&["ZCARD", "tenure:queue:a"]) == count);
+    };
+    let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    let beside = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+    queued("1");
+    let elsewhere = tokio::spawn(other.lock("a").ttl(LONG).acquire());
+    queued("2");
+    let before = calls(&redis, "publish");
+    held.release().await.unwrap();
+    let beside = within(PATIENCE, "the first gets it", beside).await.unwrap().unwrap();
+    assert_eq!(calls(&redis, "publish"), before);
+    beside.release().await.unwrap();
+    drop(within(PATIENCE, "the second gets it", elsewhere).await.unwrap().unwrap());
+    assert_eq!(calls(&redis, "publish"), before + 1);
+}
