@@ -6,7 +6,7 @@ use crate::step::{Outcome, Steps, cargo, run as run_program};
 pub(crate) const HELP: &str = "\
 Each engine beside the bare recipe that it stands on, measured in one run.
 
-Usage: cargo xtask bench [ENGINE…] [WORKLOAD…] [command] [--rounds N] [--seconds S]
+Usage: cargo xtask bench [ENGINE…] [WORKLOAD…] [command] [--rounds N] [--seconds S] [--only NAME]
 
 Installs the servers that are missing, builds with all optimizations, and measures the engines that are
 named, and `tenure run` beside util-linux's flock if `command` is; or all of it. The figures are good for
@@ -29,6 +29,7 @@ Workloads, all if none is named:
 Options:
   --rounds N   rounds of each contender, interleaved [default: 15]
   --seconds S  how long a round lasts, from 0.1 on [default: 1]
+  --only NAME  only the contenders whose names contain this, for a profiler
 
 Examples:
   cargo xtask bench

@@ -27,6 +27,8 @@ struct Plan {
     command: bool,
     rounds: usize,
     round: Duration,
+    /// Of the contenders, those whose names contain this.
+    only: String,
 }
 
 fn plan() -> Result<Plan> {
@@ -36,6 +38,7 @@ fn plan() -> Result<Plan> {
         command: false,
         rounds: 15,
         round: Duration::from_secs(1),
+        only: String::new(),
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -49,6 +52,10 @@ fn plan() -> Result<Plan> {
                     plan.round = Duration::from_secs_f64(seconds);
                 }
                 _ => bail!("--seconds takes a number from 0.1 to 3600"),
+            },
+            "--only" => match words.next() {
+                Some(part) => plan.only = part,
+                None => bail!("--only takes a part of a contender's name"),
             },
             "command" => plan.command = true,
             engine if engines::NAMES.contains(&engine) => plan.engines.push(word),
@@ -91,7 +98,8 @@ fn measure(plan: &Plan) -> Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     for engine in &plan.engines {
         for recipe in engines::recipes(engine) {
-            let lineup = runtime.block_on(engines::start(engine, recipe))?;
+            let mut lineup = runtime.block_on(engines::start(engine, recipe))?;
+            lineup.contenders.retain(|contender| contender.name().contains(&plan.only));
             let title = if recipe.is_empty() { engine.clone() } else { format!("{engine}, {recipe}") };
             for &workload in &plan.workloads {
                 let rounds =

@@ -24,10 +24,8 @@ end
 local function busy(by_ours)
   local place = 0
   if queues then
-    if not redis.call('ZSCORE', queue, grant) then
-      local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2] or 0
-      redis.call('ZADD', queue, last + 1, grant)
-    end
+    -- The counter of tokens also counts those who come.
+    redis.call('ZADD', queue, 'NX', whole(raise_token()), grant)
     local place_ends, turn = whole(now_ms() + place_ms), lease .. ' ' .. stamp
     local entry = place_ends .. ' ' .. client .. ' ' .. turn .. ' ' .. mode .. ' ' .. owner .. ' ' .. details
     redis.call('HSET', waiters, grant, entry)
@@ -46,7 +44,7 @@ local function is_its_turn()
     return not next or next == grant
   end
   local first = first_in_queue()
-  if first and first ~= grant then first = wake() end
+  if first and first ~= grant then first = wake(nil, is_free()) end
   return not first or first == grant
 end
 
@@ -78,7 +76,7 @@ if is_mine(held) and noted(held, '') then
   -- It was taken without a script, and there is more to it.
   if not is_its_turn() then
     redis.call('DEL', key)
-    wake()
+    wake(nil, is_free())
     return busy(true)
   end
   local token = raise_token()

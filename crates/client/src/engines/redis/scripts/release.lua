@@ -1,6 +1,5 @@
 if freed then
-  close_value()
-  local _, message = wake(nil, here)
+  local _, message = wake(nil, not close_value(), here)
   return message or 1
 end
 if is_many(held) then

@@ -7,8 +7,8 @@ local function tell(client, message, here)
   return redis.pcall('PUBLISH', 'tenure:wake:' .. client, message)
 end
 
--- Gives the lock, which is free, to one who waits, if it hears of it; the number of clients that did, and the message. LEASE (ms) is what it has until it
--- renews. STAMP is the instant, by its own clock, before it last asked: from then on it counts that lease, so it need not ask
+-- Gives the lock, which is free, to one who waits, if it hears of it; the number of clients that did, and the message. LEASE (ms) is what it
+-- has until it renews. STAMP is the instant, by its own clock, before it last asked: from then on it counts that lease, so it need not ask
 -- again. Either is given back to it as it came.
 local function hand_over(who, client, lease, stamp, rest, now, here)
   local token = whole(raise_token(now * 1000))
@@ -33,12 +33,11 @@ local function call_up(who, client, only, here)
   return heard, who
 end
 
--- Hands the lock to the first who hears it, or wakes it; with `only`, if it asks for that mode. Who that is, and the message, if it is one of
--- the client's that asks (`here`). Those whose time is over are
--- taken out; those whose client does not hear just now are passed over, and keep their places. Whoever asks by itself is not told.
-local function wake(only, here)
+-- Hands the lock to the first who hears it if it is `free`, or tells it to ask; with `only`, if it asks for that mode. Who that is, and the
+-- message, if it is one of the client's that asks (`here`). Those whose time is over are taken out; those whose client does not hear just now
+-- are passed over, and keep their places. Whoever asks by itself is not told.
+local function wake(only, free, here)
   local at, now, deaf = 0, nil, {}
-  local free = not only and redis.call('EXISTS', key, value) == 0
   while true do
     local who = redis.call('ZRANGE', queue, at, at)[1]
     if not who or who == grant then return who end
@@ -65,9 +64,14 @@ local function wake(only, here)
   end
 end
 
+-- Whether it can be handed over: who gets a value is to ask.
+local function is_free()
+  return redis.call('EXISTS', key, value) == 0
+end
+
 -- Wakes whoever can get the lock as it is now.
 local function serve()
   local held = redis.call('GET', key)
-  if not held then return wake() end
+  if not held then return wake(nil, is_free()) end
   if string.sub(held, 1, 15) == 'tenure1 many PR' then return wake('PR') end
 end
