@@ -292,6 +292,18 @@ impl Link {
 
     /// Looks at a lock: who is there, and the value.
     pub(super) async fn see(&self, lock: &str) -> Result<Seen, Fault> {
+        let children = match self.client.list_children(lock).await {
+            Err(Error::NoNode) => Vec::new(),
+            children => children?,
+        };
+        if children.iter().any(|child| child == VALUE) {
+            return self.see_value(lock).await;
+        }
+        Ok(Seen { children: Children::new(children), value: None })
+    }
+
+    /// The same of a lock that has a value: both at one instant, since whose mark the value bears is told by who is there.
+    async fn see_value(&self, lock: &str) -> Result<Seen, Fault> {
         let mut reader = self.client.new_multi_reader();
         reader.add_get_children(lock)?;
         reader.add_get_data(&format!("{lock}/{VALUE}"))?;
