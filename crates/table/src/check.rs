@@ -25,7 +25,7 @@ macro_rules! ensure {
 impl Table {
     /// Whether all that must hold between two commands does; what does not, if something does not. Looks at everything.
     pub fn check(&self) -> Result<(), String> {
-        ensure!(self.work_is_done(), "a command has left something to do");
+        ensure!(self.work.is_done(), "a command has left something to do");
         let (mut held, mut in_line) = (0, 0);
         for place in self.resources.places() {
             self.check_resource(place)?;
@@ -39,11 +39,6 @@ impl Table {
         self.check_owners()?;
         ensure!(!self.has_deadlock(), "some wait for each other");
         self.check_sets()
-    }
-
-    fn work_is_done(&self) -> bool {
-        let work = &self.work;
-        work.serve.is_empty() && work.wanting.is_empty() && work.granted.is_empty() && work.recheck.is_empty()
     }
 
     fn check_resource(&self, place: Place<Resource>) -> Fault {

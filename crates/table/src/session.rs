@@ -34,6 +34,8 @@ pub(crate) struct Memory {
     pub(crate) late: Vec<(u64, Outcome)>,
     /// Requests that wait, in the order of their numbers: the oldest are most often the first to go.
     pub(crate) waiting: VecDeque<Waiting>,
+    /// The largest number among all these so far: whatever is above it is new, and need not be looked for.
+    newest: u64,
 }
 
 /// A request that waits.
@@ -83,8 +85,12 @@ impl Memory {
     /// What is to be said to a number that is not new.
     pub(crate) fn repeat(&self, number: u64) -> Option<Outcome> {
         // Numbers come in their order, but for what was sent again.
-        let answered = self.answers.back().is_some_and(|(last, _)| *last >= number);
-        if answered && let Ok(at) = self.answers.binary_search_by_key(&number, |(answered, _)| *answered) {
+        if number > self.newest.max(self.floor) { None } else { self.find(number) }
+    }
+
+    #[cold]
+    fn find(&self, number: u64) -> Option<Outcome> {
+        if let Ok(at) = self.answers.binary_search_by_key(&number, |(answered, _)| *answered) {
             return Some(self.answers[at].1.clone());
         }
         if let Some(waiting) = self.waits(number) {
@@ -114,15 +120,24 @@ impl Memory {
     pub(crate) fn wait(&mut self, waiting: Waiting) {
         let at = self.waiting.partition_point(|other| other.number < waiting.number);
         self.waiting.insert(at, waiting);
+        self.newest = self.newest.max(waiting.number);
     }
 
     /// The last answer to a number.
     pub(crate) fn keep(&mut self, number: u64, outcome: Outcome) {
+        if number > self.newest {
+            self.newest = number;
+            self.answers.push_back((number, outcome));
+        } else {
+            self.keep_older(number, outcome);
+        }
+    }
+
+    /// The last answer to a number that waited, or came after a larger one.
+    fn keep_older(&mut self, number: u64, outcome: Outcome) {
         if let Ok(at) = self.waiting.binary_search_by_key(&number, |waiting| waiting.number) {
             self.waiting.remove(at);
             self.keep_late(number, outcome);
-        } else if self.answers.back().is_none_or(|(last, _)| *last < number) {
-            self.answers.push_back((number, outcome));
         } else {
             let at = self.answers.partition_point(|(answered, _)| *answered < number);
             self.answers.insert(at, (number, outcome));
@@ -133,5 +148,6 @@ impl Memory {
     pub(crate) fn keep_late(&mut self, number: u64, outcome: Outcome) {
         let at = self.late.partition_point(|(answered, _)| *answered < number);
         self.late.insert(at, (number, outcome));
+        self.newest = self.newest.max(number);
     }
 }

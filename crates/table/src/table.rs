@@ -55,6 +55,13 @@ pub(crate) struct Work {
     pub(crate) recheck: Vec<(OwnerId, Option<GrantId>)>,
 }
 
+impl Work {
+    pub(crate) fn is_done(&self) -> bool {
+        let Self { serve, wanting, granted, recheck } = self;
+        serve.is_empty() && wanting.is_empty() && granted.is_empty() && recheck.is_empty()
+    }
+}
+
 impl Table {
     /// An empty table.
     pub fn new(limits: Limits) -> Self {
@@ -110,10 +117,13 @@ impl Table {
             Command::AdvanceTime { to_ms } => self.advance_time(to_ms),
             Command::SetLimits(limits) => self.limits = limits,
         }
-        self.finish(effects);
+        if !self.work.is_done() {
+            self.finish(effects);
+        }
     }
 
     /// What is the same for all commands.
+    #[inline(never)]
     fn finish(&mut self, effects: &mut Vec<Effect>) {
         loop {
             if !self.work.recheck.is_empty() {
