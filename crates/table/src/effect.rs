@@ -5,7 +5,7 @@ use std::sync::Arc;
 use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
-use crate::{FencingToken, GrantId, LockName, Mode, OwnerId, SessionId, Value};
+use crate::{FencingToken, GrantId, LockName, Mode, OwnerId, SessionId, SharedValue};
 
 /// Something that somebody outside is to be told, or to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -152,7 +152,7 @@ pub struct Granted {
     /// The fencing token.
     pub token: FencingToken,
     /// The resource's value. Not with a conversion that gives something up: what is read must be what the mode protects.
-    pub value: Option<Value>,
+    pub value: Option<SharedValue>,
 }
 
 /// One request of a cycle. It waits for the owner of the next one, and the last one for the owner of the first.

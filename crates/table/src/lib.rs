@@ -58,5 +58,5 @@ pub use name::{LockName, NameError};
 pub use snapshot::{SnapshotError, StateHash};
 pub use table::Table;
 pub use token::FencingToken;
-pub use value::Value;
+pub use value::{SharedValue, Value};
 pub use view::{Behind, DelayView, HolderView, Link, ResourceView, SessionView, WaiterView};

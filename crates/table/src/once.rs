@@ -27,14 +27,16 @@ impl Table {
     /// The bytes are copied: they may be a part of a message, which would be kept with them.
     pub(crate) fn write_value(&mut self, resource: Place<Resource>, bytes: &Bytes) {
         self.resources[resource].rest(&self.locks).value =
-            Value { bytes: Bytes::copy_from_slice(bytes), in_doubt: false };
+            Value { bytes: Bytes::copy_from_slice(bytes), in_doubt: false }.into();
         self.touch(resource);
     }
 
     /// A holder in this mode has died: it may have been about to write. Where there is no value, there is nothing to doubt.
     pub(crate) fn doubt(&mut self, resource: Place<Resource>, mode: Mode) {
-        if let Some(rest) = &mut self.resources[resource].rest {
-            rest.value.in_doubt |= mode.may_write() && !rest.value.bytes.is_empty();
+        if mode.may_write()
+            && let Some(rest) = &mut self.resources[resource].rest
+        {
+            rest.value.doubt();
         }
     }
 

@@ -7,7 +7,7 @@ use crate::arena::{Arena, Place};
 use crate::index::Keyed;
 use crate::list::List;
 use crate::lock::{InLine, Lock, OfResource, Owner, Queued};
-use crate::{LockName, Mode, Value};
+use crate::{LockName, Mode, SharedValue};
 
 /// What is locked.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(crate) struct Rest {
     pub(crate) converting_count: u32,
     pub(crate) waiting: List<Queued, InLine>,
     pub(crate) waiting_count: u32,
-    pub(crate) value: Value,
+    pub(crate) value: SharedValue,
     pub(crate) start: Option<StartNote>,
     /// It is to be served before the command is done.
     pub(crate) touched: bool,
@@ -119,8 +119,8 @@ impl Resource {
         self.rest.as_ref().map_or(0, |rest| rest.in_line())
     }
 
-    pub(crate) fn value(&self) -> Value {
-        self.rest.as_ref().map_or_else(Value::default, |rest| rest.value.clone())
+    pub(crate) fn value(&self) -> SharedValue {
+        self.rest.as_ref().map_or_else(SharedValue::default, |rest| rest.value.clone())
     }
 
     /// What it has beside a holder, made if it is not there. Whoever takes something out of it calls [`Resource::tidy`].

@@ -212,7 +212,7 @@ impl Table {
             converters,
             waiters,
             delays,
-            value: resource.value(),
+            value: resource.value().into(),
             started_ago_ms: self.started_ago(place),
         }
     }

@@ -104,7 +104,7 @@ impl Restored {
         let place = table.names.put(&mut table.resources, Resource::new(name));
         self.resource = Some(place);
         if !value.is_empty() || in_doubt {
-            table.resources[place].rest(&table.locks).value = Value { bytes: value, in_doubt };
+            table.resources[place].rest(&table.locks).value = Value { bytes: value, in_doubt }.into();
         }
         if let Some((at_ms, until_ms)) = start {
             if until_ms <= signed(table.now_ms) {

@@ -60,7 +60,7 @@ impl Table {
         let start = resource.rest.as_ref().and_then(|rest| rest.start);
         put(&Record::Resource(ResourceRecord {
             name: resource.name().clone(),
-            value: value.bytes,
+            value: value.bytes.clone(),
             in_doubt: value.in_doubt,
             start: start.map(|start| (start.at_ms, start.until_ms)),
         }))?;

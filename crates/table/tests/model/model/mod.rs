@@ -321,7 +321,7 @@ impl Model {
         if let Ok(Held { name: same, holder, .. }) = self.held_by(asker.session, *grant)
             && (&same, holder.mode, holder.owner) == (name, *mode, *owner)
         {
-            let value = Some(self.value(name));
+            let value = Some(self.value(name).into());
             return Ok(Answer::Granted(Granted { token: holder.token, value }));
         }
         if self.in_use(*grant) {
@@ -489,7 +489,7 @@ impl Model {
         };
         self.grants.push(Held { name: item.name.clone(), holder, died_ms: None });
         step.got.push(item.grant);
-        Granted { token, value: Some(self.value(&item.name)) }
+        Granted { token, value: Some(self.value(&item.name).into()) }
     }
 
     fn change_mode(&mut self, grant: GrantId, to: Mode, step: &mut Step) -> Answer {
@@ -500,7 +500,7 @@ impl Model {
         }
         self.grants[at].holder.mode = to;
         step.got.push(grant);
-        let value = to.covers(from).then(|| self.value(&self.grants[at].name));
+        let value = to.covers(from).then(|| self.value(&self.grants[at].name).into());
         Answer::Granted(Granted { token: self.grants[at].holder.token, value })
     }
 

@@ -214,7 +214,7 @@ impl State {
     fn given(&self, session: SessionId, granted: tenure_table::Granted) -> Option<Given> {
         let entry = self.grants.get(&session)?;
         // The table tells it with a conversion up only, and the common layer takes it with one sideways, too.
-        let value = granted.value.or_else(|| Some(self.table.inspect(&entry.name)?.value));
+        let value = granted.value.map(Value::from).or_else(|| Some(self.table.inspect(&entry.name)?.value));
         Some(Given { token: granted.token, value: value.unwrap_or_default(), term: entry.term()? })
     }
 
