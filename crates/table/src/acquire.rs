@@ -2,7 +2,8 @@
 
 use crate::arena::Place;
 use crate::index::KeyHash;
-use crate::lock::{Extras, Holder, Lock, Owner, Set};
+use crate::lock::{Extras, Holder, Lock, Set};
+use crate::owner::Party;
 use crate::resource::Resource;
 use crate::session::Session;
 use crate::table::Table;
@@ -32,9 +33,9 @@ impl Table {
             let same = lock.held
                 && *resource.name() == name
                 && lock.mode == mode
-                && lock.holder.is_some_and(|holder| {
-                    holder.session == session && self.owners[holder.owner].id() == owner
-                });
+                && lock
+                    .holder
+                    .is_some_and(|holder| holder.session == session && self.owner_id(lock, holder) == owner);
             return if same {
                 Ok(Answer::Granted(Granted { token: lock.token, value: Some(resource.value()) }))
             } else {
@@ -62,7 +63,7 @@ impl Table {
         let (resource, mode) = (lock.resource, lock.mode);
         // No lock has the grant's id, as was just seen. And the same bits have the same hash.
         let known = if owner.as_u128() == lock.grant.as_u128() {
-            self.owner_ids.find_hashed(&self.owners, hash, &owner)
+            self.owner_ids.find_hashed(&self.owners, hash, &owner).map(Party::Recorded)
         } else {
             self.find_owner(owner)
         };
@@ -82,10 +83,7 @@ impl Table {
             }
             self.check_waiters(resource)?;
         }
-        let owner = match known {
-            Some(owner) => self.share(owner),
-            None => self.new_owner(owner, lock.grant),
-        };
+        let owner = self.owner_of_new(known, owner, lock.grant);
         lock.holder = Some(Holder { session, owner });
         let lock = self.put_lock_hashed(hash, lock);
         if open {
@@ -95,7 +93,7 @@ impl Table {
         let place = self.resources[resource].in_line();
         let order = self.next_order();
         let queued = self.enqueue(lock, mode, number, order);
-        if let Some(cycle) = self.cycle_through(owner, &[queued]) {
+        if let Some(cycle) = self.cycle_through(self.owner_of(queued), &[queued]) {
             self.last_order -= 1;
             self.dequeue(queued);
             self.take_lock(lock);
@@ -163,13 +161,13 @@ impl Table {
         }
         let open = closed.is_none();
         let owner = match self.find_owner(*owner) {
-            Some(owner) => self.share(owner),
-            None => self.owner_ids.put(&mut self.owners, Owner::new(*owner, true)),
+            Some(owner) => self.recorded(owner),
+            None => self.new_owner(*owner),
         };
         let mut locks = Vec::with_capacity(items.len());
         for (item, resource) in items.iter().zip(resources) {
             let extras = Extras::of(label.clone(), *lock_delay_ms);
-            let holder = Some(Holder { session, owner });
+            let holder = Some(Holder { session, owner: Some(owner) });
             locks.push(self.put_lock(Lock::new(item.grant, *resource, holder, item.mode, extras, *notify)));
         }
         if open {
@@ -192,7 +190,7 @@ impl Table {
         for queued in &places {
             self.queued[*queued].set = Some(set);
         }
-        if let Some(cycle) = self.cycle_through(owner, &places) {
+        if let Some(cycle) = self.cycle_through(Party::Recorded(owner), &places) {
             self.last_order -= 1;
             self.leave_line(first).into_iter().for_each(|lock| self.take_lock(lock));
             return Err(Refusal::Deadlock { cycle });
@@ -205,7 +203,7 @@ impl Table {
     }
 
     /// What this owner holds there. The newest grant counts, since that is what a fence has seen.
-    pub(crate) fn own(&self, resource: Place<Resource>, owner: Place<Owner>, mode: Mode) -> Own {
+    pub(crate) fn own(&self, resource: Place<Resource>, owner: Party, mode: Mode) -> Own {
         let here = &self.resources[resource];
         let (mut covering, mut newest) = (None, None);
         for lock in here.held_by(resource, &self.locks, &self.owners, owner) {

@@ -8,6 +8,7 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::arena::Place;
 use crate::lock::{Lock, Queued};
+use crate::owner::Party;
 use crate::resource::{Counts, Resource};
 use crate::table::Table;
 
@@ -46,7 +47,8 @@ impl Table {
         let name = resource.name();
         ensure!(self.names.find(&self.resources, name) == Some(place), "`{name}` is not found by its name");
         ensure!(!resource.is_idle(), "`{name}` is kept for nothing");
-        let held: Vec<&Lock> = resource.held.iter(&self.locks).map(|lock| &self.locks[lock]).collect();
+        let standing: Vec<Place<Lock>> = resource.held.iter(&self.locks).collect();
+        let held: Vec<&Lock> = standing.iter().map(|lock| &self.locks[*lock]).collect();
         for lock in &held {
             ensure!(lock.held && lock.resource == place, "`{name}` lists what is not held there");
         }
@@ -63,8 +65,8 @@ impl Table {
         let mut living = counts;
         held.iter().filter(|lock| lock.holder.is_none()).for_each(|lock| living.subtract(lock.mode));
         let mut own: HashMap<_, Counts, FixedState> = HashMap::default();
-        for (lock, owner) in held.iter().filter_map(|lock| Some((lock, lock.owner()?))) {
-            own.entry(owner).or_default().add(lock.mode);
+        for (lock, owner) in standing.iter().filter_map(|lock| Some((*lock, self.party(*lock)?))) {
+            own.entry(owner).or_default().add(self.locks[lock].mode);
         }
         for own in own.values() {
             let others = living.without(own);
@@ -116,6 +118,13 @@ impl Table {
         ensure!(lock.token.get() <= self.last_token, "{grant} has a token that was not given out");
         ensure!(lock.held == (lock.token.get() > 0), "{grant} has a token exactly if it is held");
         ensure!(lock.holder.is_some() || lock.lock_delay_ms() > 0, "{grant} is nobody's");
+        if let Some(holder) = lock.holder {
+            let owner = self.owner_id(lock, holder);
+            ensure!(
+                self.find_owner(owner) == self.party(place),
+                "the owner of {grant} is not found by its id"
+            );
+        }
         if let Some(queued) = lock.queued {
             ensure!(self.queued[queued].lock == place, "{grant} has another's place in line");
             ensure!(self.queued[queued].order <= self.last_order, "{grant} queued in the future");
@@ -156,10 +165,10 @@ impl Table {
 
     fn check_owners(&self) -> Fault {
         for place in self.owners.places() {
-            let owner = &self.owners[place];
+            let (owner, party) = (&self.owners[place], Party::Recorded(place));
             let id = owner.id();
-            ensure!(self.find_owner(id) == Some(place), "owner {id} is not found by its id");
-            let locks = owner.locks.iter(&self.locks).filter(|lock| self.locks[*lock].owner() == Some(place));
+            ensure!(self.find_owner(id) == Some(party), "owner {id} is not found by its id");
+            let locks = owner.locks.iter(&self.locks).filter(|lock| party.has(&self.locks, *lock));
             ensure!(locks.count() == owner.lock_count as usize, "owner {id} has miscounted its locks");
             ensure!(owner.lock_count > 0, "owner {id} is kept for nothing");
             let orders: Vec<_> =
@@ -168,7 +177,7 @@ impl Table {
             for queued in owner.queued.iter(&self.queued) {
                 let lock = &self.locks[self.queued[queued].lock];
                 let holds = self.resources[lock.resource]
-                    .held_by(lock.resource, &self.locks, &self.owners, place)
+                    .held_by(lock.resource, &self.locks, &self.owners, party)
                     .next()
                     .is_some();
                 ensure!(lock.held || !holds, "owner {id} waits for what it holds");

@@ -23,7 +23,7 @@ impl Table {
             return Err(Refusal::Converting);
         }
         let (from, resource) = (self.locks[lock].mode, self.locks[lock].resource);
-        let owner = self.locks[lock].owner().expect("a lock of a session has an owner");
+        let owner = self.party(lock).expect("a lock of a session has an owner");
         let down = from.covers(to);
         if let Some(bytes) = value {
             if !down {
@@ -37,8 +37,9 @@ impl Table {
         if down || here.fits(resource, &self.locks, &self.owners, owner, to) {
             let others_wait = here.in_line() > 0;
             let granted = self.change_mode(lock, to);
-            if !down && others_wait && !self.owners[owner].queued.is_empty() {
-                let owner = self.owners[owner].id();
+            if !down && others_wait && self.queued_of(owner).next().is_some() {
+                let holder = self.locks[lock].holder.expect("it is of this session");
+                let owner = self.owner_id(&self.locks[lock], holder);
                 self.work.recheck.push((owner, None));
             }
             return Ok(Answer::Granted(granted));
@@ -51,7 +52,7 @@ impl Table {
         let order = self.next_order();
         let queued = self.enqueue(lock, to, number, order);
         // It stands ahead of all waiters, who wait for its owner from now on: a cycle may also go through another request of it.
-        let requests: Vec<_> = self.owners[owner].queued.iter(&self.queued).collect();
+        let requests: Vec<_> = self.queued_of(owner).collect();
         if let Some(cycle) = self.cycle_through(owner, &requests) {
             self.last_order -= 1;
             self.dequeue(queued);

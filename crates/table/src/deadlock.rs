@@ -17,7 +17,8 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::arena::Place;
 use crate::list;
-use crate::lock::{InLine, Lock, Owner, Queued};
+use crate::lock::{InLine, Lock, Queued};
+use crate::owner::Party;
 use crate::resource::Resource;
 use crate::table::Table;
 use crate::{Behind, CycleMember, Effect, Mode, Refusal};
@@ -42,9 +43,9 @@ type Seen<T> = HashSet<T, FixedState>;
 
 impl Table {
     /// Refuses the requests of this owner that cannot end, the youngest first, until all that are left can.
-    pub(crate) fn refuse_deadlocked(&mut self, owner: Place<Owner>, effects: &mut Vec<Effect>) {
+    pub(crate) fn refuse_deadlocked(&mut self, owner: Party, effects: &mut Vec<Effect>) {
         let mut requests: Vec<Vec<Place<Queued>>> = Vec::new();
-        for queued in self.owners[owner].queued.iter(&self.queued) {
+        for queued in self.queued_of(owner) {
             match requests.last_mut() {
                 Some(last) if self.queued[last[0]].order == self.queued[queued].order => last.push(queued),
                 _ => requests.push(vec![queued]),
@@ -60,7 +61,7 @@ impl Table {
     /// The cycle that begins with one of these requests of this owner, if there is one.
     pub(crate) fn cycle_through(
         &self,
-        owner: Place<Owner>,
+        owner: Party,
         requests: &[Place<Queued>],
     ) -> Option<Arc<[CycleMember]>> {
         let mut steps = FIRST_STEPS;
@@ -75,14 +76,10 @@ impl Table {
         closed.then(|| self.shortest_cycle(owner, requests))
     }
 
-    pub(crate) fn owner_of(&self, queued: Place<Queued>) -> Place<Owner> {
-        self.locks[self.queued[queued].lock].owner().expect("only what has an owner waits")
-    }
-
     /// Whether those whom these requests wait for, and so on, come to wait for this owner.
     fn reaches(
         &self,
-        goal: Place<Owner>,
+        goal: Party,
         requests: &[Place<Queued>],
         steps: &mut Steps,
     ) -> Result<bool, OutOfSteps> {
@@ -94,7 +91,7 @@ impl Table {
                     return Ok(true);
                 }
                 if seen.insert(blocker) {
-                    for next in self.owners[blocker].queued.iter(&self.queued) {
+                    for next in self.queued_of(blocker) {
                         steps.take()?;
                         open.push(next);
                     }
@@ -107,7 +104,7 @@ impl Table {
     /// Whether those who wait for this owner, and so on, are waited for by these requests.
     fn is_reached(
         &self,
-        start: Place<Owner>,
+        start: Party,
         requests: &[Place<Queued>],
         steps: &mut Steps,
     ) -> Result<bool, OutOfSteps> {
@@ -133,30 +130,22 @@ impl Table {
     }
 
     /// The requests that wait for an owner: of each line, the first, through which the others are reached.
-    fn nearest_waiters(
-        &self,
-        owner: Place<Owner>,
-        steps: &mut Steps,
-    ) -> Result<Vec<Place<Queued>>, OutOfSteps> {
+    fn nearest_waiters(&self, owner: Party, steps: &mut Steps) -> Result<Vec<Place<Queued>>, OutOfSteps> {
         let mut waiters = Vec::new();
-        for lock in self.owners[owner].locks.iter(&self.locks) {
+        for lock in owner.locks(&self.locks, &self.owners) {
             steps.take()?;
-            waiters.extend(self.first_behind(lock, steps)?);
+            waiters.extend(self.first_behind(owner, lock, steps)?);
         }
-        for queued in self.owners[owner].queued.iter(&self.queued) {
+        for queued in self.queued_of(owner) {
             steps.take()?;
-            waiters.extend(self.next_in_line(queued, steps)?);
+            waiters.extend(self.next_in_line(owner, queued, steps)?);
         }
         Ok(waiters)
     }
 
     /// The owners that a request waits for: those of conflicting locks, and the nearest one ahead, through whom the others are
     /// reached.
-    fn nearest_blockers(
-        &self,
-        queued: Place<Queued>,
-        steps: &mut Steps,
-    ) -> Result<Vec<Place<Owner>>, OutOfSteps> {
+    fn nearest_blockers(&self, queued: Place<Queued>, steps: &mut Steps) -> Result<Vec<Party>, OutOfSteps> {
         let (mut blockers, owner) = (Vec::new(), self.owner_of(queued));
         if self.queued[queued].tied {
             return Ok(blockers);
@@ -182,10 +171,9 @@ impl Table {
     }
 
     /// The owner of a lock that stands in the way of a request.
-    fn blocks(&self, lock: Place<Lock>, queued: Place<Queued>) -> Option<Place<Owner>> {
-        let lock = &self.locks[lock];
-        let owner = lock.owner()?;
-        let conflicts = !lock.mode.compatible_with(self.queued[queued].mode);
+    fn blocks(&self, lock: Place<Lock>, queued: Place<Queued>) -> Option<Party> {
+        let owner = self.party(lock)?;
+        let conflicts = !self.locks[lock].mode.compatible_with(self.queued[queued].mode);
         (conflicts && owner != self.owner_of(queued)).then_some(owner)
     }
 
@@ -199,9 +187,10 @@ impl Table {
         before(queued).chain(last.into_iter().flat_map(move |last| std::iter::once(last).chain(before(last))))
     }
 
-    /// The first in line that waits for a lock: all behind that one wait for it anyway.
+    /// The first in line that waits for this owner's lock: all behind that one wait for it anyway.
     fn first_behind(
         &self,
+        owner: Party,
         lock: Place<Lock>,
         steps: &mut Steps,
     ) -> Result<Option<Place<Queued>>, OutOfSteps> {
@@ -209,17 +198,18 @@ impl Table {
         let (Some(rest), true) = (&self.resources[lock.resource].rest, lock.held) else { return Ok(None) };
         for queued in rest.line(&self.queued) {
             steps.take()?;
-            let Queued { mode, tied, .. } = self.queued[queued];
-            if !lock.mode.compatible_with(mode) && !tied && Some(self.owner_of(queued)) != lock.owner() {
+            let Queued { lock: behind, mode, tied, .. } = self.queued[queued];
+            if !lock.mode.compatible_with(mode) && !tied && !owner.has(&self.locks, behind) {
                 return Ok(Some(queued));
             }
         }
         Ok(None)
     }
 
-    /// The next in line that waits for the owner of this one.
+    /// The next in line that waits for this owner, whose place this one is.
     fn next_in_line(
         &self,
+        owner: Party,
         queued: Place<Queued>,
         steps: &mut Steps,
     ) -> Result<Option<Place<Queued>>, OutOfSteps> {
@@ -232,7 +222,7 @@ impl Table {
         let mut at = next(queued);
         while let Some(place) = at {
             steps.take()?;
-            if self.owner_of(place) != self.owner_of(queued) && !self.queued[place].tied {
+            if !owner.has(&self.locks, self.queued[place].lock) && !self.queued[place].tied {
                 return Ok(Some(place));
             }
             at = next(place);
@@ -253,7 +243,7 @@ impl Table {
         }
         if let Some((lock, owner)) = standing().find_map(|lock| Some((lock, self.blocks(lock, queued)?))) {
             let holder = self.locks[lock].holder.expect("what blocks has an owner");
-            return (Behind::Holder(self.holder_view(lock, holder)), self.owners[owner].queued.first());
+            return (Behind::Holder(self.holder_view(lock, holder)), self.queued_of(owner).next());
         }
         let delay = standing().find(|lock| self.locks[*lock].holder.is_none() && conflicts(lock));
         if let Some(delay) = delay {
@@ -276,17 +266,17 @@ impl Table {
         })
     }
 
-    /// Whether any owners wait for each other. Looks at everybody once.
+    /// Whether any owners wait for each other. Looks at everybody who waits, once.
     pub(crate) fn has_deadlock(&self) -> bool {
-        let blockers = |owner: Place<Owner>| {
+        let blockers = |owner: Party| {
             let mut all = Vec::new();
-            for queued in self.owners[owner].queued.iter(&self.queued) {
+            for queued in self.queued_of(owner) {
                 all.extend(self.nearest_blockers(queued, &mut Steps(usize::MAX)).unwrap_or_default());
             }
             all
         };
         let (mut done, mut on_path) = (Seen::default(), Seen::default());
-        for start in self.owners.places() {
+        for start in self.queued.places().map(|queued| self.owner_of(queued)) {
             let mut path = vec![(start, vec![start])];
             while let Some((owner, next)) = path.last_mut() {
                 match next.pop() {
@@ -308,9 +298,9 @@ impl Table {
     }
 
     /// The shortest cycle that begins with one of these requests, of which it is known that there is one.
-    fn shortest_cycle(&self, owner: Place<Owner>, requests: &[Place<Queued>]) -> Arc<[CycleMember]> {
+    fn shortest_cycle(&self, owner: Party, requests: &[Place<Queued>]) -> Arc<[CycleMember]> {
         // How each owner was come to: the request that waits for it.
-        let mut from: HashMap<Place<Owner>, Place<Queued>, FixedState> = HashMap::default();
+        let mut from: HashMap<Party, Place<Queued>, FixedState> = HashMap::default();
         // What was looked at need not be looked at again: those ahead in line, and the holders that conflict with this mode.
         let mut looked: Seen<Place<Queued>> = Seen::default();
         let mut held: Seen<(Place<Resource>, Mode)> = Seen::default();
@@ -337,7 +327,7 @@ impl Table {
                 }
                 if !from.contains_key(&blocker) {
                     from.insert(blocker, queued);
-                    open.extend(self.owners[blocker].queued.iter(&self.queued));
+                    open.extend(self.queued_of(blocker));
                 }
             }
         }
@@ -348,8 +338,8 @@ impl Table {
     fn path(
         &self,
         last: Place<Queued>,
-        owner: Place<Owner>,
-        from: &HashMap<Place<Owner>, Place<Queued>, FixedState>,
+        owner: Party,
+        from: &HashMap<Party, Place<Queued>, FixedState>,
     ) -> Arc<[CycleMember]> {
         let mut path = vec![self.cycle_member(last)];
         let mut at = self.owner_of(last);
@@ -372,7 +362,7 @@ impl Table {
         CycleMember {
             name: self.resources[lock.resource].name().clone(),
             grant: lock.grant,
-            owner: self.owners[self.owner_of(queued)].id(),
+            owner: self.owner_id(lock, lock.holder.expect("only what is somebody's waits")),
             mode: self.queued[queued].mode,
             label: lock.label().cloned(),
             place: self.place(queued),

@@ -37,6 +37,7 @@ mod lock;
 mod mode;
 mod name;
 mod once;
+mod owner;
 mod release;
 mod resource;
 mod serve;

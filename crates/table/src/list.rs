@@ -81,8 +81,16 @@ impl<T: Linked<K>, K> List<T, K> {
 
     /// From the first to the last.
     pub(crate) fn iter(self, arena: &Arena<T>) -> impl Iterator<Item = Place<T>> {
-        std::iter::successors(self.head, move |place| Linked::<K>::links(&arena[*place]).next)
+        onward::<T, K>(arena, self.head)
     }
+}
+
+/// From this one to the last of its list; if it is in none, there is but this one.
+pub(crate) fn onward<T: Linked<K>, K>(
+    arena: &Arena<T>,
+    first: Option<Place<T>>,
+) -> impl Iterator<Item = Place<T>> {
+    std::iter::successors(first, |place| after::<T, K>(arena, *place))
 }
 
 /// From the one before `place` in its list to the first.

@@ -1,13 +1,14 @@
-//! A lock that is held or waited for, a place in a line, a request for several locks, and an owner.
+//! A lock that is held or waited for, a place in a line, and a request for several locks.
 
 use compact_str::CompactString;
 
 use crate::arena::Place;
 use crate::index::Keyed;
-use crate::list::{Linked, Links, List};
+use crate::list::{Linked, Links};
+use crate::owner::Owner;
 use crate::resource::Resource;
 use crate::session::Session;
-use crate::{FencingToken, GrantId, Mode, OwnerId};
+use crate::{FencingToken, GrantId, Mode};
 
 /// A lock: held, waited for, or left standing by a holder that died.
 #[derive(Debug)]
@@ -38,7 +39,8 @@ pub(crate) struct Lock {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holder {
     pub(crate) session: Place<Session>,
-    pub(crate) owner: Place<Owner>,
+    /// None, if the owner has the lock's id, and no other lock: see [`Party`](crate::owner::Party).
+    pub(crate) owner: Option<Place<Owner>>,
 }
 
 /// What few locks have.
@@ -90,10 +92,6 @@ impl Lock {
     pub(crate) fn lock_delay_ms(&self) -> u64 {
         self.extras.as_ref().map_or(0, |extras| extras.lock_delay_ms)
     }
-
-    pub(crate) fn owner(&self) -> Option<Place<Owner>> {
-        self.holder.map(|holder| holder.owner)
-    }
 }
 
 impl Keyed for Lock {
@@ -110,7 +108,7 @@ pub(crate) struct OfResource;
 /// The locks of a session, held or not.
 #[derive(Debug)]
 pub(crate) struct OfSession;
-/// The locks of an owner, held or not; and the places in line of an owner, in the order in which they queued.
+/// The locks of an owner with a record, held or not; and its places in line, in the order in which they queued.
 #[derive(Debug)]
 pub(crate) struct OfOwner;
 /// The line at a resource.
@@ -176,33 +174,4 @@ impl Queued {
 #[derive(Debug)]
 pub(crate) struct Set {
     pub(crate) places: Vec<Place<Queued>>,
-}
-
-/// Who holds and waits.
-#[derive(Debug)]
-pub(crate) struct Owner {
-    id: OwnerId,
-    pub(crate) locks: List<Lock, OfOwner>,
-    pub(crate) lock_count: u32,
-    pub(crate) queued: List<Queued, OfOwner>,
-    /// It is found by its id. One whose only lock has the same id is found by that.
-    pub(crate) indexed: bool,
-}
-
-impl Owner {
-    pub(crate) fn new(id: OwnerId, indexed: bool) -> Self {
-        Self { id, locks: List::default(), lock_count: 0, queued: List::default(), indexed }
-    }
-
-    pub(crate) const fn id(&self) -> OwnerId {
-        self.id
-    }
-}
-
-impl Keyed for Owner {
-    type Key = OwnerId;
-
-    fn key(&self) -> &OwnerId {
-        &self.id
-    }
 }

@@ -6,7 +6,8 @@
 use crate::arena::{Arena, Place};
 use crate::index::Keyed;
 use crate::list::List;
-use crate::lock::{InLine, Lock, OfResource, Owner, Queued};
+use crate::lock::{InLine, Lock, OfResource, Queued};
+use crate::owner::{Owner, Party};
 use crate::{LockName, Mode, SharedValue};
 
 /// What is locked.
@@ -180,17 +181,18 @@ impl Resource {
         here: Place<Self>,
         locks: &'a Arena<Lock>,
         all: &Arena<Owner>,
-        owner: Place<Owner>,
+        owner: Party,
     ) -> impl Iterator<Item = &'a Lock> + use<'a> {
         let count = self.rest.as_ref().map_or(1, |rest| rest.held.total());
-        let (of_owner, of_resource) = if all[owner].lock_count < count {
-            (Some(all[owner].locks.iter(locks)), None)
+        let (of_owner, of_resource) = if owner.lock_count(all) < count {
+            (Some(owner.locks(locks, all)), None)
         } else {
             (None, Some(self.held.iter(locks)))
         };
         let all = of_owner.into_iter().flatten().chain(of_resource.into_iter().flatten());
-        all.map(|lock| &locks[lock])
-            .filter(move |lock| lock.held && lock.resource == here && lock.owner() == Some(owner))
+        all.filter(move |lock| owner.has(locks, *lock))
+            .map(|lock| &locks[lock])
+            .filter(move |lock| lock.held && lock.resource == here)
     }
 
     /// Whether a lock of an owner that holds nothing here may stand here in this mode.
@@ -207,14 +209,14 @@ impl Resource {
         here: Place<Self>,
         locks: &Arena<Lock>,
         all: &Arena<Owner>,
-        owner: Place<Owner>,
+        owner: Party,
         mode: Mode,
     ) -> bool {
         if self.fits_stranger(locks, mode) {
             return true;
         }
         let Some(rest) = &self.rest else {
-            return self.held.first().is_none_or(|lock| locks[lock].owner() == Some(owner));
+            return self.held.first().is_none_or(|lock| owner.has(locks, lock));
         };
         let mut others = rest.held;
         self.held_by(here, locks, all, owner).for_each(|lock| others.subtract(lock.mode));

@@ -2,7 +2,8 @@
 
 use crate::acquire::Own;
 use crate::arena::Place;
-use crate::lock::{Lock, Owner, Queued, Set};
+use crate::lock::{Lock, Queued, Set};
+use crate::owner::Party;
 use crate::resource::Resource;
 use crate::table::Table;
 use crate::{Answer, Effect, FencingToken, Granted, Mode, Refusal};
@@ -73,30 +74,31 @@ impl Table {
     fn grant_all(&mut self, set: Place<Set>, effects: &mut Vec<Effect>) {
         let places = self.sets.take(set).places;
         let Queued { lock, number, .. } = self.queued[places[0]];
-        let holder = self.locks[lock].holder.expect("a waiter is somebody");
+        let session = self.locks[lock].holder.expect("a waiter is somebody").session;
+        let owner = self.owner_of(places[0]);
         let locks: Vec<_> = places.into_iter().map(|place| self.dequeue(place).lock).collect();
         let mut granted: Vec<Granted> = Vec::with_capacity(locks.len());
         for lock in &locks {
             let token = self.next_token();
             granted.push(self.stand(*lock, token));
         }
-        self.answer(holder.session, number, Ok(Answer::GrantedAll(granted.into())), effects);
+        self.answer(session, number, Ok(Answer::GrantedAll(granted.into())), effects);
         for lock in &locks {
             self.touch(self.locks[*lock].resource);
         }
         for lock in &locks {
-            self.settle(holder.owner, self.locks[*lock].resource, effects);
+            self.settle(owner, self.locks[*lock].resource, effects);
         }
     }
 
     /// An owner has got a resource: its other requests for it re-enter now, or never. Left in line, they would wait behind
     /// those who wait for their owner.
-    fn settle(&mut self, owner: Place<Owner>, resource: Place<Resource>, effects: &mut Vec<Effect>) {
+    fn settle(&mut self, owner: Party, resource: Place<Resource>, effects: &mut Vec<Effect>) {
         let waits_here = |queued: &Place<Queued>| {
             let lock = &self.locks[self.queued[*queued].lock];
             lock.resource == resource && !lock.held
         };
-        let waiting: Vec<_> = self.owners[owner].queued.iter(&self.queued).filter(waits_here).collect();
+        let waiting: Vec<_> = self.queued_of(owner).filter(waits_here).collect();
         for queued in waiting {
             let name = self.resources[resource].name().clone();
             let Queued { mode, set, .. } = self.queued[queued];

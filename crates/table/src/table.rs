@@ -8,7 +8,8 @@ use std::hash::{BuildHasher, RandomState};
 
 use crate::arena::{Arena, Place};
 use crate::index::{Index, KeyHash};
-use crate::lock::{Holder, Lock, Owner, Queued, Set};
+use crate::lock::{Holder, Lock, Queued, Set};
+use crate::owner::{Owner, Party};
 use crate::resource::Resource;
 use crate::session::{Session, Waiting};
 use crate::{
@@ -267,40 +268,6 @@ impl Table {
         Ok(self.names.put_hashed(&mut self.resources, hash, Resource::new(name)))
     }
 
-    /// An owner that holds something or waits. Most owners have one lock in their lives, whose id is theirs too, and are not in the
-    /// index.
-    pub(crate) fn find_owner(&self, id: OwnerId) -> Option<Place<Owner>> {
-        self.owner_ids.find(&self.owners, &id).or_else(|| {
-            let lock = self.grants.find(&self.locks, &GrantId::from_u128(id.as_u128()))?;
-            self.locks[lock].owner().filter(|owner| self.owners[*owner].id() == id)
-        })
-    }
-
-    /// The owner of a new lock.
-    pub(crate) fn owner_of_new(&mut self, id: OwnerId, grant: GrantId) -> Place<Owner> {
-        match self.find_owner(id) {
-            Some(owner) => self.share(owner),
-            None => self.new_owner(id, grant),
-        }
-    }
-
-    pub(crate) fn new_owner(&mut self, id: OwnerId, grant: GrantId) -> Place<Owner> {
-        if id.as_u128() == grant.as_u128() {
-            self.owners.put(Owner::new(id, false))
-        } else {
-            self.owner_ids.put(&mut self.owners, Owner::new(id, true))
-        }
-    }
-
-    /// The same owner, with more than one lock from now on.
-    pub(crate) fn share(&mut self, owner: Place<Owner>) -> Place<Owner> {
-        if !std::mem::replace(&mut self.owners[owner].indexed, true) {
-            let hash = self.owner_ids.hash(&self.owners[owner].id());
-            self.owner_ids.add(&self.owners, hash, owner);
-        }
-        owner
-    }
-
     /// Something has left a resource: it is served before the command is done, and forgotten if there is nothing to it.
     pub(crate) fn touch(&mut self, resource: Place<Resource>) {
         match &mut self.resources[resource].rest {
@@ -337,9 +304,9 @@ impl Table {
             let session = &mut self.sessions[session];
             session.locks.push(&mut self.locks, place);
             session.lock_count += 1;
-            let owner = &mut self.owners[owner];
-            owner.locks.push(&mut self.locks, place);
-            owner.lock_count += 1;
+            if let Some(owner) = owner {
+                self.add_to_owner(owner, place);
+            }
         }
         place
     }
@@ -357,15 +324,8 @@ impl Table {
         let of = &mut self.sessions[session];
         of.locks.remove(&mut self.locks, place);
         of.lock_count -= 1;
-        let of = &mut self.owners[owner];
-        of.locks.remove(&mut self.locks, place);
-        of.lock_count -= 1;
-        if of.lock_count == 0 {
-            if of.indexed {
-                self.owner_ids.take(&mut self.owners, owner);
-            } else {
-                self.owners.take(owner);
-            }
+        if let Some(owner) = owner {
+            self.take_from_owner(owner, place);
         }
     }
 
@@ -386,11 +346,11 @@ impl Table {
     pub(crate) fn stand_in_line(&mut self, place: Place<Queued>) {
         let (lock, mode) = (self.queued[place].lock, self.queued[place].mode);
         self.locks[lock].queued = Some(place);
-        let locks = &self.locks;
-        let owner = locks[lock].owner().expect("only what has an owner waits");
-        let (held, resource) = (locks[lock].held, locks[lock].resource);
-        self.queued[place].tied = !held && self.first_of(owner, resource).is_some();
-        self.owners[owner].queued.push(&mut self.queued, place);
+        let Lock { held, resource, holder, .. } = self.locks[lock];
+        if let Some(owner) = holder.expect("only what has an owner waits").owner {
+            self.queued[place].tied = !held && self.first_of(Party::Recorded(owner), resource).is_some();
+            self.owners[owner].queued.push(&mut self.queued, place);
+        }
         let rest = self.resources[resource].rest(&self.locks);
         rest.wanted.add(mode);
         if held {
@@ -406,9 +366,11 @@ impl Table {
     pub(crate) fn dequeue(&mut self, place: Place<Queued>) -> Queued {
         let (lock, mode) = (self.queued[place].lock, self.queued[place].mode);
         self.locks[lock].queued = None;
-        let owner = self.locks[lock].owner().expect("only what has an owner waits");
-        self.owners[owner].queued.remove(&mut self.queued, place);
-        let (held, resource) = (self.locks[lock].held, self.locks[lock].resource);
+        let Lock { held, resource, holder, .. } = self.locks[lock];
+        let owner = holder.expect("only what has an owner waits").owner;
+        if let Some(owner) = owner {
+            self.owners[owner].queued.remove(&mut self.queued, place);
+        }
         let rest = self.resources[resource].rest(&self.locks);
         rest.wanted.subtract(mode);
         if held {
@@ -422,7 +384,8 @@ impl Table {
         // Who waited with this one waits by itself from now on, and perhaps for ever.
         if !held
             && !queued.tied
-            && let Some(next) = self.first_of(owner, resource)
+            && let Some(owner) = owner
+            && let Some(next) = self.first_of(Party::Recorded(owner), resource)
         {
             self.queued[next].tied = false;
             let untied = self.locks[self.queued[next].lock].grant;
@@ -432,12 +395,12 @@ impl Table {
     }
 
     /// The first place of an owner among those who wait for a resource, looked for where there is less to look through.
-    pub(crate) fn first_of(&self, owner: Place<Owner>, resource: Place<Resource>) -> Option<Place<Queued>> {
+    pub(crate) fn first_of(&self, owner: Party, resource: Place<Resource>) -> Option<Place<Queued>> {
         let rest = self.resources[resource].rest.as_ref()?;
-        if rest.waiting_count < self.owners[owner].lock_count {
+        if rest.waiting_count < owner.lock_count(&self.owners) {
             return rest.waiting.iter(&self.queued).find(|queued| self.owner_of(*queued) == owner);
         }
-        self.owners[owner].queued.iter(&self.queued).find(|queued| {
+        self.queued_of(owner).find(|queued| {
             let lock = &self.locks[self.queued[*queued].lock];
             lock.resource == resource && !lock.held
         })

@@ -221,7 +221,7 @@ impl Table {
         let lock = &self.locks[lock];
         HolderView {
             grant: lock.grant,
-            owner: self.owners[holder.owner].id(),
+            owner: self.owner_id(lock, holder),
             session: self.sessions[holder.session].id(),
             mode: lock.mode,
             token: lock.token,
@@ -251,7 +251,7 @@ impl Table {
         let together = queued.set.map_or(1, |set| self.sets[set].places.len());
         WaiterView {
             grant: lock.grant,
-            owner: self.owners[holder.owner].id(),
+            owner: self.owner_id(lock, holder),
             session: self.sessions[holder.session].id(),
             number: queued.number,
             mode: queued.mode,

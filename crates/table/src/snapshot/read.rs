@@ -6,6 +6,7 @@
 use crate::arena::Place;
 use crate::lock::{Extras, Holder, Lock, Queued, Set};
 use crate::once::signed;
+use crate::owner::Party;
 use crate::resource::{Resource, StartNote};
 use crate::session::{Session, Waiting};
 use crate::table::Table;
@@ -182,15 +183,16 @@ impl Restored {
         }
         let first = *places.first().ok_or("a set is empty")?;
         let Queued { lock, number, .. } = table.queued[first];
-        let holder = table.locks[lock].holder.ok_or("a set is nobody's")?;
-        let together = places.iter().all(|place| {
-            let other = table.locks[table.queued[*place].lock].holder;
-            other.is_some_and(|other| other.session == holder.session && other.owner == holder.owner)
+        let session = table.locks[lock].holder.ok_or("a set is nobody's")?.session;
+        let owner = table.party(lock);
+        let together = places.iter().map(|place| table.queued[*place].lock).all(|lock| {
+            let other = table.locks[lock].holder;
+            other.is_some_and(|other| other.session == session) && table.party(lock) == owner
         });
         if !together {
             return Err("a set is of several".to_owned());
         }
-        let memory = &mut table.sessions[holder.session].memory;
+        let memory = &mut table.sessions[session].memory;
         if let Some(waiting) = memory.waits_mut(number) {
             waiting.queued = first;
         }
@@ -241,7 +243,17 @@ impl Restored {
 
     fn holder(&mut self, session: SessionId, owner: OwnerId, grant: GrantId) -> Result<Holder, String> {
         let session = self.table.session(session).ok_or_else(|| format!("session {session} is not open"))?;
-        Ok(Holder { session, owner: self.table.owner_of_new(owner, grant) })
+        let known = self.table.find_owner(owner);
+        // What is in line gets its place among its owner's at the end.
+        let queued = match known {
+            Some(Party::Alone(lock)) => self.table.locks[lock].queued.take().map(|queued| (lock, queued)),
+            _ => None,
+        };
+        let owner = self.table.owner_of_new(known, owner, grant);
+        if let Some((lock, queued)) = queued {
+            self.table.locks[lock].queued = Some(queued);
+        }
+        Ok(Holder { session, owner })
     }
 
     fn new_grant(&self, grant: GrantId) -> Fault {

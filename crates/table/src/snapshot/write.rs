@@ -66,7 +66,7 @@ impl Table {
         }))?;
         for lock in resource.held.iter(&self.locks).map(|place| &self.locks[place]) {
             let ids = |holder: crate::lock::Holder| {
-                (self.sessions[holder.session].id(), self.owners[holder.owner].id())
+                (self.sessions[holder.session].id(), self.owner_id(lock, holder))
             };
             put(&Record::Held(HeldRecord {
                 grant: lock.grant,
@@ -91,7 +91,7 @@ impl Table {
             put(&Record::Waiting(WaitingRecord {
                 grant: lock.grant,
                 session: self.sessions[holder.session].id(),
-                owner: self.owners[holder.owner].id(),
+                owner: self.owner_id(lock, holder),
                 label: lock.label().cloned(),
                 lock_delay_ms: lock.lock_delay_ms(),
                 notify: lock.notify,
