@@ -24,6 +24,7 @@
 
 mod acquire;
 mod arena;
+mod brief;
 mod check;
 mod command;
 mod convert;

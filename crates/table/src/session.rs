@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use compact_str::CompactString;
 
 use crate::arena::Place;
+use crate::brief::Brief;
 use crate::index::Keyed;
 use crate::list::List;
 use crate::lock::{Lock, OfSession, Queued};
@@ -28,10 +29,10 @@ pub(crate) struct Memory {
     /// The client has seen the answers up to this number, but for those to requests that waited.
     pub(crate) floor: u64,
     /// Answers that were given at once, to numbers above the floor, in the order of the numbers.
-    pub(crate) answers: VecDeque<(u64, Outcome)>,
+    pub(crate) answers: VecDeque<(u64, Brief)>,
     /// Last answers to requests that waited, in the order of the numbers. The client may have raised the floor before it heard of
     /// them, so each is kept until it is acknowledged by itself.
-    pub(crate) late: Vec<(u64, Outcome)>,
+    pub(crate) late: Vec<(u64, Brief)>,
     /// Requests that wait, in the order of their numbers: the oldest are most often the first to go.
     pub(crate) waiting: VecDeque<Waiting>,
     /// The largest number among all these so far: whatever is above it is new, and need not be looked for.
@@ -91,13 +92,13 @@ impl Memory {
     #[cold]
     fn find(&self, number: u64) -> Option<Outcome> {
         if let Ok(at) = self.answers.binary_search_by_key(&number, |(answered, _)| *answered) {
-            return Some(self.answers[at].1.clone());
+            return Some(self.answers[at].1.outcome());
         }
         if let Some(waiting) = self.waits(number) {
             return Some(Ok(Answer::Queued { place: waiting.place }));
         }
         if let Ok(at) = self.late.binary_search_by_key(&number, |(answered, _)| *answered) {
-            return Some(self.late[at].1.clone());
+            return Some(self.late[at].1.outcome());
         }
         (number <= self.floor).then_some(Err(Refusal::Forgotten))
     }
@@ -124,30 +125,30 @@ impl Memory {
     }
 
     /// The last answer to a number.
-    pub(crate) fn keep(&mut self, number: u64, outcome: Outcome) {
+    pub(crate) fn keep(&mut self, number: u64, answer: Brief) {
         if number > self.newest {
             self.newest = number;
-            self.answers.push_back((number, outcome));
+            self.answers.push_back((number, answer));
         } else {
-            self.keep_older(number, outcome);
+            self.keep_older(number, answer);
         }
     }
 
     /// The last answer to a number that waited, or came after a larger one.
-    fn keep_older(&mut self, number: u64, outcome: Outcome) {
+    fn keep_older(&mut self, number: u64, answer: Brief) {
         if let Ok(at) = self.waiting.binary_search_by_key(&number, |waiting| waiting.number) {
             self.waiting.remove(at);
-            self.keep_late(number, outcome);
+            self.keep_late(number, answer);
         } else {
             let at = self.answers.partition_point(|(answered, _)| *answered < number);
-            self.answers.insert(at, (number, outcome));
+            self.answers.insert(at, (number, answer));
         }
     }
 
     /// The last answer to a number that waited.
-    pub(crate) fn keep_late(&mut self, number: u64, outcome: Outcome) {
+    pub(crate) fn keep_late(&mut self, number: u64, answer: Brief) {
         let at = self.late.partition_point(|(answered, _)| *answered < number);
-        self.late.insert(at, (number, outcome));
+        self.late.insert(at, (number, answer));
         self.newest = self.newest.max(number);
     }
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use crate::arena::{Arena, Place};
+use crate::brief::Brief;
 use crate::index::{Index, KeyHash};
 use crate::lock::{Holder, Lock, Queued, Set};
 use crate::owner::{Owner, Party};
@@ -206,7 +207,7 @@ impl Table {
     ) {
         let session = &mut self.sessions[session];
         if !matches!(outcome, Ok(Answer::Queued { .. })) {
-            session.memory.keep(number, outcome.clone());
+            session.memory.keep(number, Brief::of(&outcome));
         }
         effects.push(Effect::Answer { session: session.id(), number, outcome });
     }

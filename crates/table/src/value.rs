@@ -30,6 +30,11 @@ pub struct SharedValue(Option<Arc<Value>>);
 static NEVER_WRITTEN: Value = Value { bytes: Bytes::new(), in_doubt: false };
 
 impl SharedValue {
+    /// Whether nobody ever wrote one.
+    pub(crate) const fn is_default(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// The bytes may not be the last ones that were meant.
     pub(crate) fn doubt(&mut self) {
         if let Some(value) = &mut self.0 {

@@ -4,6 +4,7 @@
 //! be carried out is refused here, and at the end the whole table is checked as tests check it.
 
 use crate::arena::Place;
+use crate::brief::Brief;
 use crate::lock::{Extras, Holder, Lock, Queued, Set};
 use crate::once::signed;
 use crate::owner::Party;
@@ -88,10 +89,11 @@ impl Restored {
         if !in_order || memory.repeat(record.number).is_some_and(|known| known != Err(Refusal::Forgotten)) {
             return Err("answers are out of order".to_owned());
         }
+        let answer = Brief::of(&record.outcome);
         if record.waited {
-            memory.keep_late(record.number, record.outcome);
+            memory.keep_late(record.number, answer);
         } else {
-            memory.keep(record.number, record.outcome);
+            memory.keep(record.number, answer);
         }
         Ok(())
     }

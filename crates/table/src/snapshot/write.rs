@@ -33,8 +33,8 @@ impl Table {
             }))?;
             let late = session.memory.late.iter().map(|answer| (true, answer));
             let at_once = session.memory.answers.iter().map(|answer| (false, answer));
-            for (waited, (number, outcome)) in late.chain(at_once) {
-                put(&Record::Answer(AnswerRecord { number: *number, waited, outcome: outcome.clone() }))?;
+            for (waited, (number, answer)) in late.chain(at_once) {
+                put(&Record::Answer(AnswerRecord { number: *number, waited, outcome: answer.outcome() }))?;
             }
         }
         let mut resources: Vec<_> = self.resources.places().collect();
