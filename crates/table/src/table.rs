@@ -6,6 +6,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
+use hashbrown::hash_table::Entry;
+
 use crate::arena::{Arena, Place};
 use crate::brief::Brief;
 use crate::index::{Index, KeyHash};
@@ -258,15 +260,18 @@ impl Table {
 
     /// The resource of this name, made if it is not there. If nothing comes of it, it must be [touched](Self::touch).
     pub(crate) fn resource(&mut self, name: LockName) -> Result<Place<Resource>, Refusal> {
-        let hash = self.names.hash(&name);
-        if let Some(resource) = self.names.find_hashed(&self.resources, hash, &name) {
-            return Ok(resource);
-        }
         let limit = self.limits.names;
-        if self.resources.len() >= limit as usize {
-            return Err(Refusal::TooManyNames { limit });
+        match self.names.entry(&self.resources, &name) {
+            Entry::Occupied(known) => Ok(*known.get()),
+            Entry::Vacant(_) if self.resources.len() >= limit as usize => {
+                Err(Refusal::TooManyNames { limit })
+            }
+            Entry::Vacant(new) => {
+                let place = self.resources.put(Resource::new(name));
+                new.insert(place);
+                Ok(place)
+            }
         }
-        Ok(self.names.put_hashed(&mut self.resources, hash, Resource::new(name)))
     }
 
     /// Something has left a resource: it is served before the command is done, and forgotten if there is nothing to it.
