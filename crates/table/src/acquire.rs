@@ -21,14 +21,25 @@ pub(crate) enum Own {
     Other(Mode),
 }
 
+/// What has come of a request for one lock.
+pub(crate) enum Got {
+    Held(Place<Lock>),
+    Queued { ahead: u32 },
+}
+
 impl Table {
-    pub(crate) fn acquire(&mut self, session: Place<Session>, number: u64, acquire: Acquire) -> Outcome {
+    pub(crate) fn acquire(
+        &mut self,
+        session: Place<Session>,
+        number: u64,
+        acquire: Acquire,
+    ) -> Result<Got, Refusal> {
         let Acquire { grant, name, mode, owner, wait, label, lock_delay_ms, notify } = acquire;
         self.check_label(label.as_ref())?;
         self.check_name(&name)?;
         let hash = self.grants.hash(&grant);
-        if let Some(lock) = self.grants.find_hashed(&self.locks, hash, &grant) {
-            let lock = &self.locks[lock];
+        if let Some(place) = self.grants.find_hashed(&self.locks, hash, &grant) {
+            let lock = &self.locks[place];
             let resource = &self.resources[lock.resource];
             let same = lock.held
                 && *resource.name() == name
@@ -36,11 +47,7 @@ impl Table {
                 && lock
                     .holder
                     .is_some_and(|holder| holder.session == session && self.owner_id(lock, holder) == owner);
-            return if same {
-                Ok(Answer::Granted(Granted { token: lock.token, value: Some(resource.value()) }))
-            } else {
-                Err(Refusal::GrantTaken)
-            };
+            return if same { Ok(Got::Held(place)) } else { Err(Refusal::GrantTaken) };
         }
         self.check_locks(session, 1)?;
         let resource = self.resource(name)?;
@@ -59,7 +66,7 @@ impl Table {
         owner: OwnerId,
         (hash, mut lock): (KeyHash, Lock),
         wait: Wait,
-    ) -> Outcome {
+    ) -> Result<Got, Refusal> {
         let (resource, mode) = (lock.resource, lock.mode);
         // No lock has the grant's id, as was just seen. And the same bits have the same hash.
         let known = if owner.as_u128() == lock.grant.as_u128() {
@@ -88,9 +95,10 @@ impl Table {
         let lock = self.put_lock_hashed(hash, lock);
         if open {
             let token = token.unwrap_or_else(|| self.next_token());
-            return Ok(Answer::Granted(self.stand(lock, token)));
+            self.stand(lock, token);
+            return Ok(Got::Held(lock));
         }
-        let place = self.resources[resource].in_line();
+        let ahead = self.resources[resource].in_line();
         let order = self.next_order();
         let queued = self.enqueue(lock, mode, number, order);
         if let Some(cycle) = self.cycle_through(self.owner_of(queued), &[queued]) {
@@ -99,9 +107,9 @@ impl Table {
             self.take_lock(lock);
             return Err(Refusal::Deadlock { cycle });
         }
-        self.note_waiting(session, number, place, queued);
+        self.note_waiting(session, number, ahead, queued);
         self.note_wanting(resource, lock, mode);
-        Ok(Answer::Queued { place })
+        Ok(Got::Queued { ahead })
     }
 
     pub(crate) fn acquire_all(&mut self, session: Place<Session>, number: u64, all: &AcquireAll) -> Outcome {
@@ -174,7 +182,8 @@ impl Table {
             let mut granted = Vec::with_capacity(locks.len());
             for lock in locks {
                 let token = self.next_token();
-                granted.push(self.stand(lock, token));
+                self.stand(lock, token);
+                granted.push(self.granted(lock));
             }
             return Ok(Answer::GrantedAll(granted.into()));
         }
@@ -220,14 +229,18 @@ impl Table {
     }
 
     /// A lock stands from now on.
-    pub(crate) fn stand(&mut self, lock: Place<Lock>, token: FencingToken) -> Granted {
+    pub(crate) fn stand(&mut self, lock: Place<Lock>, token: FencingToken) {
         let it = &mut self.locks[lock];
         (it.held, it.token, it.since_ms) = (true, token, self.now_ms);
         let resource = it.resource;
         self.note_granted(lock);
-        let here = &mut self.resources[resource];
-        here.add(&mut self.locks, lock);
-        Granted { token, value: Some(here.value()) }
+        self.resources[resource].add(&mut self.locks, lock);
+    }
+
+    /// What a holder gets.
+    pub(crate) fn granted(&self, lock: Place<Lock>) -> Granted {
+        let Lock { token, resource, .. } = self.locks[lock];
+        Granted { token, value: Some(self.resources[resource].value()) }
     }
 
     pub(crate) const fn next_order(&mut self) -> u64 {

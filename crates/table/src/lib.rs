@@ -23,6 +23,7 @@
 //! The rules, with their reasons, are in `docs/lock-table.md`; the bytes of a snapshot are in `docs/format.md`.
 
 mod acquire;
+mod answer;
 mod arena;
 mod brief;
 mod check;

@@ -52,6 +52,7 @@ pub(crate) struct Extras {
 
 impl Extras {
     /// Nothing, if there is nothing to keep.
+    #[inline]
     pub(crate) fn of(label: Option<CompactString>, lock_delay_ms: u64) -> Option<Box<Self>> {
         (label.is_some() || lock_delay_ms > 0).then(|| Box::new(Self { label, lock_delay_ms }))
     }

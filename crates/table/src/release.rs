@@ -15,7 +15,7 @@ impl Table {
         grant: GrantId,
         value: Option<Bytes>,
         effects: &mut Vec<Effect>,
-    ) -> Outcome {
+    ) -> Result<(), Refusal> {
         let lock = self.of_session(session, grant)?;
         let Lock { resource, mode, held, queued, .. } = self.locks[lock];
         if held && let Some(bytes) = value {
@@ -28,7 +28,7 @@ impl Table {
         if held {
             self.fall(lock);
         }
-        Ok(Answer::Released)
+        Ok(())
     }
 
     pub(crate) fn cancel(

@@ -66,9 +66,9 @@ impl Table {
     /// Grants a waiter.
     fn grant_waiter(&mut self, queued: Place<Queued>, token: FencingToken, effects: &mut Vec<Effect>) {
         let Queued { lock, number, .. } = self.dequeue(queued);
-        let granted = self.stand(lock, token);
+        self.stand(lock, token);
         let session = self.locks[lock].holder.expect("a waiter is somebody").session;
-        self.answer(session, number, Ok(Answer::Granted(granted)), effects);
+        self.answer_granted(session, number, lock, effects);
     }
 
     fn grant_all(&mut self, set: Place<Set>, effects: &mut Vec<Effect>) {
@@ -80,7 +80,8 @@ impl Table {
         let mut granted: Vec<Granted> = Vec::with_capacity(locks.len());
         for lock in &locks {
             let token = self.next_token();
-            granted.push(self.stand(*lock, token));
+            self.stand(*lock, token);
+            granted.push(self.granted(*lock));
         }
         self.answer(session, number, Ok(Answer::GrantedAll(granted.into())), effects);
         for lock in &locks {

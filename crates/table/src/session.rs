@@ -125,6 +125,7 @@ impl Memory {
     }
 
     /// The last answer to a number.
+    #[inline]
     pub(crate) fn keep(&mut self, number: u64, answer: Brief) {
         if number > self.newest {
             self.newest = number;
@@ -135,6 +136,7 @@ impl Memory {
     }
 
     /// The last answer to a number that waited, or came after a larger one.
+    #[inline(never)]
     fn keep_older(&mut self, number: u64, answer: Brief) {
         if let Ok(at) = self.waiting.binary_search_by_key(&number, |waiting| waiting.number) {
             self.waiting.remove(at);

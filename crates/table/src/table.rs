@@ -8,8 +8,8 @@ use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::hash_table::Entry;
 
+use crate::acquire::Got;
 use crate::arena::{Arena, Place};
-use crate::brief::Brief;
 use crate::index::{Index, KeyHash};
 use crate::lock::{Holder, Lock, Queued, Set};
 use crate::owner::{Owner, Party};
@@ -126,7 +126,7 @@ impl Table {
         }
     }
 
-    /// What is the same for all commands.
+    /// What is the same for all commands. Most leave nothing to do, and do not come here.
     #[inline(never)]
     fn finish(&mut self, effects: &mut Vec<Effect>) {
         loop {
@@ -166,13 +166,10 @@ impl Table {
         request: Request,
         effects: &mut Vec<Effect>,
     ) {
-        // A client's requests come one after the other: the session is most often that of the command before.
-        let last = self.last_session.filter(|(id, _)| *id == session);
-        let Some(place) = last.map(|(_, place)| place).or_else(|| self.session(session)) else {
+        let Some(place) = self.session_of_request(session) else {
             effects.push(Effect::Answer { session, number, outcome: Err(Refusal::NoSession) });
             return;
         };
-        self.last_session = Some((session, place));
         let memory = &mut self.sessions[place].memory;
         memory.seen(seen);
         if let Some(outcome) = memory.repeat(number) {
@@ -184,34 +181,57 @@ impl Table {
             effects.push(Effect::Answer { session, number, outcome: Err(Refusal::TooManyAnswers { limit }) });
             return;
         }
-        let outcome = match request {
-            Request::Acquire(acquire) => self.acquire(place, number, acquire),
+        match request {
+            Request::Acquire(acquire) => match self.acquire(place, number, acquire) {
+                Ok(Got::Held(lock)) => self.answer_granted(place, number, lock, effects),
+                Ok(Got::Queued { ahead }) => {
+                    self.answer(place, number, Ok(Answer::Queued { place: ahead }), effects);
+                }
+                Err(refusal) => self.answer(place, number, Err(refusal), effects),
+            },
+            Request::Release { grant, value } => match self.release(place, grant, value, effects) {
+                Ok(()) => self.answer_released(place, number, effects),
+                Err(refusal) => self.answer(place, number, Err(refusal), effects),
+            },
+            other => {
+                let outcome = self.other_request(place, number, other, effects);
+                self.answer(place, number, outcome, effects);
+            }
+        }
+    }
+
+    /// The requests that are rarer. Kept apart: all of them in one function make the common ones slower.
+    #[inline(never)]
+    fn other_request(
+        &mut self,
+        place: Place<Session>,
+        number: u64,
+        request: Request,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        match request {
             Request::AcquireAll(all) => self.acquire_all(place, number, &all),
             Request::Convert { grant, to, wait, value } => {
                 self.convert(place, number, grant, to, wait, value)
             }
-            Request::Release { grant, value } => self.release(place, grant, value, effects),
             Request::Cancel { number } => self.cancel(place, number, effects),
             Request::SetValue { grant, bytes } => self.set_value(place, grant, &bytes),
             Request::Remember { grant, ago_ms, window_ms } => self.remember(place, grant, ago_ms, window_ms),
             Request::Break { name, how } => self.break_lock(&name, how, effects),
-        };
-        self.answer(place, number, outcome, effects);
+            Request::Acquire(_) | Request::Release { .. } => unreachable!("these were done before"),
+        }
     }
 
-    /// Answers a request, for the last time unless it queues.
-    pub(crate) fn answer(
-        &mut self,
-        session: Place<Session>,
-        number: u64,
-        outcome: Outcome,
-        effects: &mut Vec<Effect>,
-    ) {
-        let session = &mut self.sessions[session];
-        if !matches!(outcome, Ok(Answer::Queued { .. })) {
-            session.memory.keep(number, Brief::of(&outcome));
+    /// A client's requests come one after the other: the session is most often that of the command before.
+    fn session_of_request(&mut self, session: SessionId) -> Option<Place<Session>> {
+        match self.last_session {
+            Some((id, place)) if id == session => Some(place),
+            _ => {
+                let place = self.session(session)?;
+                self.last_session = Some((session, place));
+                Some(place)
+            }
         }
-        effects.push(Effect::Answer { session: session.id(), number, outcome });
     }
 
     fn open_session(

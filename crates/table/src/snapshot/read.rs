@@ -44,7 +44,7 @@ impl Restored {
         match record {
             Record::Table(record) => self.table_record(&record),
             Record::Session(record) => self.session_record(record)?,
-            Record::Answer(record) => self.answer_record(record)?,
+            Record::Answer(record) => self.answer_record(&record)?,
             Record::Resource(record) => self.resource_record(record)?,
             Record::Held(record) => self.held_record(record)?,
             Record::Converting(record) => self.converting_record(&record)?,
@@ -73,7 +73,7 @@ impl Restored {
         Ok(())
     }
 
-    fn answer_record(&mut self, record: AnswerRecord) -> Fault {
+    fn answer_record(&mut self, record: &AnswerRecord) -> Fault {
         let session = self.session.ok_or("an answer is nobody's")?;
         let never_kept = matches!(
             record.outcome,
