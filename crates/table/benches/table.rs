@@ -2,10 +2,13 @@
 //!
 //! Commands are made outside of what is measured, since a server gets them from its log. Effects go to a buffer that is used again.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::hint::black_box;
+use std::time::Duration;
 
+use criterion::measurement::{Measurement, WallTime};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use foldhash::fast::FixedState;
 use tenure_table::{
@@ -128,50 +131,96 @@ impl std::io::Write for Count {
     }
 }
 
-/// Acquire and release of a lock that nobody else wants, beside an insert and a remove of the same key.
-fn uncontended(criterion: &mut Criterion) {
-    const PAIRS: u64 = 256;
-    let mut group = criterion.benchmark_group("uncontended");
-    group.throughput(Throughput::Elements(PAIRS));
-    for beside in [0, 1_000_000] {
-        // Other names than those that are held.
-        let numbers: Vec<u64> = (beside..beside + PAIRS).collect();
-        let names: Vec<LockName> = numbers.iter().map(|number| name(*number)).collect();
+/// Locks that nobody else wants, and a map of the same names, each beside so many others.
+struct Uncontended {
+    numbers: Vec<u64>,
+    names: Vec<LockName>,
+    map: HashMap<LockName, GrantId, FixedState>,
+    driver: Driver,
+}
 
+impl Uncontended {
+    const PAIRS: u64 = 256;
+
+    fn new(beside: u64) -> Self {
+        // Other names than those that are held.
+        let numbers: Vec<u64> = (beside..beside + Self::PAIRS).collect();
+        let names = numbers.iter().map(|number| name(*number)).collect();
         let mut map: HashMap<LockName, GrantId, FixedState> = HashMap::default();
         map.extend((0..beside).map(|number| (name(number), grant(number))));
+        Self { numbers, names, map, driver: holding(beside) }
+    }
+
+    /// An insert and a remove of each name.
+    fn map_round(&mut self, keys: &mut Vec<LockName>) {
+        for ((key, number), name) in keys.drain(..).zip(&self.numbers).zip(&self.names) {
+            self.map.insert(key, grant(*number));
+            black_box(self.map.remove(name));
+        }
+    }
+
+    fn commands(&mut self) -> Vec<Command> {
+        let mut commands = Vec::with_capacity(2 * self.names.len());
+        for (name, number) in self.names.iter().zip(&self.numbers) {
+            commands.push(self.driver.command(acquire(*number, name)));
+            commands.push(self.driver.command(release(*number)));
+        }
+        commands
+    }
+
+    /// An acquire and a release of each name.
+    fn table_round(&mut self, commands: &mut Vec<Command>) {
+        for command in commands.drain(..) {
+            self.driver.apply(command);
+        }
+    }
+
+    /// How many times as long as the map the table takes: the median of short turns, since a shared machine's speed changes from
+    /// one second to the next, and what is compared must meet the same one.
+    fn ratio(&mut self) -> f64 {
+        const TURNS: usize = 301;
+        const ROUNDS: usize = 8;
+        let mut ratios: Vec<f64> = Vec::with_capacity(TURNS);
+        for _ in 0..TURNS {
+            let (mut map, mut table) = (Duration::ZERO, Duration::ZERO);
+            for _ in 0..ROUNDS {
+                let mut keys = self.names.clone();
+                let begin = WallTime.start();
+                self.map_round(&mut keys);
+                map += WallTime.end(begin);
+            }
+            for _ in 0..ROUNDS {
+                let mut commands = self.commands();
+                let begin = WallTime.start();
+                self.table_round(&mut commands);
+                table += WallTime.end(begin);
+            }
+            ratios.push(table.as_secs_f64() / map.as_secs_f64());
+        }
+        ratios.sort_unstable_by(f64::total_cmp);
+        ratios[TURNS / 2]
+    }
+}
+
+/// Acquire and release of a lock that nobody else wants, beside an insert and a remove of the same key.
+fn uncontended(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("uncontended");
+    group.throughput(Throughput::Elements(Uncontended::PAIRS));
+    for beside in [0, 1_000_000] {
+        let mut both = Uncontended::new(beside);
+        println!("uncontended, {beside} others held: {:.2} times the map, by turns", both.ratio());
+        let both = RefCell::new(both);
         group.bench_function(BenchmarkId::new("a hash map's insert and remove", beside), |bencher| {
             bencher.iter_batched_ref(
-                || names.clone(),
-                |keys| {
-                    for (key, number) in keys.drain(..).zip(&numbers) {
-                        map.insert(key, grant(*number));
-                        black_box(map.remove(&names[usize::try_from(*number - beside).expect("few")]));
-                    }
-                },
+                || both.borrow().names.clone(),
+                |keys| both.borrow_mut().map_round(keys),
                 BatchSize::SmallInput,
             );
         });
-        drop(map);
-
-        let driver = std::cell::RefCell::new(holding(beside));
         group.bench_function(BenchmarkId::new("the table's acquire and release", beside), |bencher| {
             bencher.iter_batched_ref(
-                || {
-                    let mut driver = driver.borrow_mut();
-                    let mut commands = Vec::with_capacity(2 * names.len());
-                    for (name, number) in names.iter().zip(&numbers) {
-                        commands.push(driver.command(acquire(*number, name)));
-                        commands.push(driver.command(release(*number)));
-                    }
-                    commands
-                },
-                |commands| {
-                    let mut driver = driver.borrow_mut();
-                    for command in commands.drain(..) {
-                        driver.apply(command);
-                    }
-                },
+                || both.borrow_mut().commands(),
+                |commands| both.borrow_mut().table_round(commands),
                 BatchSize::PerIteration,
             );
         });
