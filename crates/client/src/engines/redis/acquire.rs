@@ -101,8 +101,7 @@ impl RedisEngine {
         details: String,
     ) -> Result<Granted, AcquireError> {
         let taken = matches!(begun, Begun::Taken);
-        let mut attempt =
-            Attempt { key, taken, queued: false, sent_on: None, answered: true, waiter: None };
+        let mut attempt = Attempt { key, taken, queued: false, sent_on: None, answered: true, waiter: None };
         let first = match begun {
             Begun::Asked(asked) => asked,
             Begun::Busy => self.ask_in_queue(&request, &details, &mut attempt).await,
@@ -290,7 +289,12 @@ impl RedisEngine {
     }
 }
 
-pub(super) fn granted(request: &AcquireRequest, sent_at: BootTime, token: FencingToken, value: Value) -> Granted {
+pub(super) fn granted(
+    request: &AcquireRequest,
+    sent_at: BootTime,
+    token: FencingToken,
+    value: Value,
+) -> Granted {
     Granted::new(Some(token), term(sent_at, request.ttl)).with_value(value)
 }
 

@@ -15,7 +15,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, ServerErrorKind, Value as Answer,
+    AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, ServerErrorKind,
+    Value as Answer,
 };
 use tokio::runtime::{self, Handle};
 use tokio::sync::watch;
