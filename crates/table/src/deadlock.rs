@@ -108,12 +108,13 @@ impl Table {
         requests: &[Place<Queued>],
         steps: &mut Steps,
     ) -> Result<bool, OutOfSteps> {
-        let mut waiters = self.nearest_waiters(start, steps)?;
+        let mut waiters = Vec::new();
+        self.add_nearest_waiters(start, &mut waiters, steps)?;
         let mut seen = Seen::default();
         while let Some(queued) = waiters.pop() {
             let owner = self.owner_of(queued);
             if owner != start && seen.insert(owner) {
-                waiters.extend(self.nearest_waiters(owner, steps)?);
+                self.add_nearest_waiters(owner, &mut waiters, steps)?;
             }
         }
         if seen.is_empty() {
@@ -130,8 +131,12 @@ impl Table {
     }
 
     /// The requests that wait for an owner: of each line, the first, through which the others are reached.
-    fn nearest_waiters(&self, owner: Party, steps: &mut Steps) -> Result<Vec<Place<Queued>>, OutOfSteps> {
-        let mut waiters = Vec::new();
+    fn add_nearest_waiters(
+        &self,
+        owner: Party,
+        waiters: &mut Vec<Place<Queued>>,
+        steps: &mut Steps,
+    ) -> Result<(), OutOfSteps> {
         for lock in owner.locks(&self.locks, &self.owners) {
             steps.take()?;
             waiters.extend(self.first_behind(owner, lock, steps)?);
@@ -140,7 +145,7 @@ impl Table {
             steps.take()?;
             waiters.extend(self.next_in_line(owner, queued, steps)?);
         }
-        Ok(waiters)
+        Ok(())
     }
 
     /// The owners that a request waits for: those of conflicting locks, and the nearest one ahead, through whom the others are

@@ -6,6 +6,7 @@ use super::record::{
     AnswerRecord, ConvertingRecord, HeldRecord, LineRecord, Record, ResourceRecord, SessionRecord, SetRecord,
     TableRecord, WaitingRecord,
 };
+use crate::Value;
 use crate::arena::Place;
 use crate::lock::Queued;
 use crate::resource::Resource;
@@ -56,11 +57,11 @@ impl Table {
         resource: &Resource,
         put: &mut impl FnMut(&Record) -> io::Result<()>,
     ) -> io::Result<()> {
-        let value = resource.value();
+        let value = Value::from(resource.value());
         let start = resource.rest.as_ref().and_then(|rest| rest.start);
         put(&Record::Resource(ResourceRecord {
             name: resource.name().clone(),
-            value: value.bytes.clone(),
+            value: value.bytes,
             in_doubt: value.in_doubt,
             start: start.map(|start| (start.at_ms, start.until_ms)),
         }))?;
