@@ -3,7 +3,7 @@
 //! A lock is a key: `SET name value NX PX ttl`, with a value that is unique to its grant. What must hold beside that:
 //!
 //! - **Every step is one script**, so nothing comes between what it sees and what it does; but for the taking of a free lock, where that does
-//!   no harm ([`take`]). No key of a lock is ever without a ttl.
+//!   no harm (`take`). No key of a lock is ever without a ttl.
 //! - **Readers, and an owner that holds from several places, also occupy the plain key.** All recipes and foreign clients exclude each
 //!   other by it, and by nothing else.
 //! - **A waiter has a place in a queue in Redis**, and whoever frees the lock hands it to the first who is there. With `?fair=true` only
