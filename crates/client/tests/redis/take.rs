@@ -104,3 +104,51 @@ async fn who_waits_beside_the_one_who_releases_needs_no_message() {
     drop(within(PATIENCE, "the second gets it", elsewhere).await.unwrap().unwrap());
     assert_eq!(calls(&redis, "publish"), before + 1);
 }
+
+/// Whether the text of a lock says that there may be more to it.
+fn is_marked(redis: &Redis, key: &str) -> bool {
+    redis.command(&["GET", key]).ends_with("} ")
+}
+
+/// A release looks for those who wait, and for a value, only if somebody has said that there may be such.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_comes_to_wait_or_writes_a_value_leaves_a_mark() {
+    let redis = Redis::start();
+    let (client, other) = (connect(&redis.url()).await, connect(&redis.url()).await);
+    let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    assert!(!is_marked(&redis, "a"));
+    let looks = calls(&redis, "exists");
+    held.release().await.unwrap();
+    assert_eq!(calls(&redis, "exists"), looks);
+
+    let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    let waiting = tokio::spawn(other.lock("a").ttl(LONG).acquire());
+    eventually("it waits", || redis.command(&["ZCARD", "tenure:queue:a"]) == "1");
+    assert!(is_marked(&redis, "a"));
+    assert!(redis.command(&["PTTL", "a"]).parse::<u128>().unwrap() > LONG.as_millis() / 2);
+    let messages = calls(&redis, "publish");
+    held.release().await.unwrap();
+    let held = within(PATIENCE, "it gets it", waiting).await.unwrap().unwrap();
+    assert_eq!(calls(&redis, "publish"), messages + 1);
+    held.release().await.unwrap();
+
+    let held = client.lock("b").ttl(LONG).acquire().await.unwrap();
+    held.set_value("what was written").await.unwrap();
+    assert!(is_marked(&redis, "b"));
+    held.release().await.unwrap();
+    let value = other.lock("b").acquire().await.unwrap().value();
+    assert_eq!((&*value.bytes, value.in_doubt), (&b"what was written"[..], false));
+}
+
+/// A newcomer who takes what a dead one held tells those who were there before it when it lets go.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_takes_a_lock_that_others_wait_for_leaves_a_mark() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    redis.command(&["ZADD", "tenure:queue:a", "1", "0123456789abcdef0123456789abcdef"]);
+    let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    assert!(is_marked(&redis, "a"));
+    held.release().await.unwrap();
+    // It looked, and found one whose time is over.
+    assert_eq!(redis.command(&["EXISTS", "tenure:queue:a"]), "0");
+}

@@ -1,7 +1,7 @@
 //! How a lock is got, and waited for.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -77,17 +77,19 @@ impl RedisEngine {
         Box::pin(async move {
             let key = self.key(&request.name)?;
             let details = self.ourselves.details(&request, self.context.clock.wall(), None);
-            let mut begun = Begun::Nothing;
-            if !matches!(request.wait, WaitUntil::Try) && self.wakeups.anybody_waits_for(&request.name) {
-                begun = Begun::Busy;
+            let waits = !matches!(request.wait, WaitUntil::Try);
+            let begun = if waits && self.wakeups.anybody_waits_for(&request.name) {
+                Begun::Busy
             } else if self.is_plain(&request) {
-                begun = match self.take(&request, &key, &details).await {
+                match self.take(&request, &key, &details).await {
                     Taken::Granted(granted) => return Ok(granted),
                     Taken::Busy => Begun::Busy,
                     Taken::GoOn => Begun::Taken,
                     Taken::Unheard(asked) => Begun::Asked(asked),
-                };
-            }
+                }
+            } else {
+                Begun::Nothing
+            };
             // All else is rarer, and in a box of its own.
             Box::pin(self.wait_from(begun, request, key, details)).await
         })
@@ -119,7 +121,7 @@ impl RedisEngine {
     async fn ask_once(&self, request: &AcquireRequest, key: &str, details: &str, place: Place) -> Asked {
         let (sent_at, way) = (self.now(), self.link.present_way());
         let script = self.call(request, key, details, place, sent_at);
-        let answer = self.while_wanted(request, self.ask(&way, &script)).await;
+        let answer = self.while_wanted(request, pin!(self.ask(&way, &script))).await;
         Asked { sent_at, way, place, answer }
     }
 
@@ -128,9 +130,8 @@ impl RedisEngine {
     pub(super) async fn while_wanted<T>(
         &self,
         request: &AcquireRequest,
-        asking: impl Future<Output = T>,
+        mut asking: Pin<&mut impl Future<Output = T>>,
     ) -> Option<T> {
-        let mut asking = pin!(asking);
         poll_fn(|context| match asking.as_mut().poll(context) {
             Poll::Ready(answer) => Poll::Ready(Some(answer)),
             Poll::Pending if request.cancel.is_cancelled() => Poll::Ready(None),

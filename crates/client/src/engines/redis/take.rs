@@ -5,12 +5,14 @@
 //! - **`SET … NX PX` alone decides who holds.**
 //! - **The token is drawn while the lock is held**, so it is above those of all who held it before, and below those of all who come
 //!   after. If the lease was over by then, so is belief in it when the answer comes, and nobody sees that token.
-//! - **The rest is looked for while the lock is held**: a value, or that it was kept for one who was told to ask. Who finds something goes on
-//!   with the script, which knows what to do about it.
+//! - **The rest is looked for while the lock is held**: a value, those who wait, or that it was kept for one who was told to ask. Who finds
+//!   something goes on with the script, which knows what to do about it.
 //!
 //! What the key says cannot have the token in it. The first renewal writes it down, and is due soon; until then, the lock is *young*.
 
-use redis::Pipeline;
+use std::pin::pin;
+
+use redis::{Cmd, Pipeline};
 use tenure_table::{FencingToken, Mode, Value};
 
 use super::RedisEngine;
@@ -46,8 +48,11 @@ impl RedisEngine {
     pub(super) async fn take(&self, request: &AcquireRequest, key: &str, details: &str) -> Taken {
         let (sent_at, way) = (self.now(), self.link.present_way());
         let commands = commands(request, key, details);
-        let asking = self.link.taking::<Answers>(&way, self.limit, &commands);
-        match self.while_wanted(request, asking).await {
+        let answer = {
+            let asking = pin!(self.link.taking::<Answers>(&way, self.limit, &commands));
+            self.while_wanted(request, asking).await
+        };
+        match answer {
             Some(Ok(Some((true, token, 0)))) if token >= LEAST_TOKEN => {
                 let token = FencingToken::new(token);
                 Taken::Granted(granted(request, sent_at, token, Value::default()).until_renewed())
@@ -65,8 +70,16 @@ impl RedisEngine {
 fn commands(request: &AcquireRequest, key: &str, details: &str) -> Pipeline {
     let text = text_of(request, request.grant, NOT_YET, details);
     let mut commands = Pipeline::with_capacity(3);
-    commands.cmd("SET").arg(key).arg(text).arg("NX").arg("PX").arg(milliseconds(request.ttl));
-    commands.cmd("INCR").arg("tenure:token");
-    commands.cmd("EXISTS").arg(["tenure:value:", key].concat()).arg(["tenure:next:", key].concat());
+    commands.add_command(command(&["SET", key, &text, "NX", "PX", &milliseconds(request.ttl).to_string()]));
+    commands.add_command(command(&["INCR", "tenure:token"]));
+    let more = ["tenure:value:", "tenure:next:", "tenure:queue:"].map(|kind| [kind, key].concat());
+    commands.add_command(command(&["EXISTS", &more[0], &more[1], &more[2]]));
     commands
+}
+
+/// A command in two allocations.
+fn command(words: &[&str]) -> Cmd {
+    let mut command = Cmd::with_capacity(words.len(), words.iter().map(|word| word.len()).sum());
+    command.arg(words);
+    command
 }

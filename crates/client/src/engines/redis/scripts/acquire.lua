@@ -21,7 +21,8 @@ local function granted(token, beside_a_writer)
   return { tonumber(token), in_doubt and 1 or 0, string.sub(found, 2) }
 end
 
-local function busy(by_ours)
+-- `one` is the text of the lock if one of ours holds it.
+local function busy(by_ours, one)
   local place = 0
   if queues then
     -- The counter of tokens also counts those who come.
@@ -33,6 +34,7 @@ local function busy(by_ours)
     redis.call('PEXPIRE', waiters, place_ms)
     place = redis.call('ZRANK', queue, grant)
     if place % 8 == 0 then forget_last() end
+    if one and marked(one) ~= one then redis.call('APPEND', key, ' ') end
   end
   return { 'busy', redis.call('PTTL', key), place, by_ours and 1 or 0 }
 end
@@ -63,7 +65,7 @@ if not held then
   local token = raise_token()
   if mode == 'EX' then
     local text = 'tenure1 ' .. grant .. ' ' .. owner .. ' ' .. whole(token) .. ' EX ' .. details
-    redis.call('SET', key, text, 'NX', 'PX', ttl)
+    redis.call('SET', key, marked(text), 'NX', 'PX', ttl)
     return granted(token, false)
   end
   begin_many('PR', '-', '-')
@@ -80,7 +82,7 @@ if is_mine(held) and noted(held, '') then
     return busy(true)
   end
   local token = raise_token()
-  redis.call('SET', key, noted(held, whole(token)), 'PX', ttl)
+  redis.call('SET', key, marked(noted(held, whole(token))), 'PX', ttl)
   return granted(token, false)
 end
 
@@ -121,4 +123,4 @@ if reenters and theirs == owner then
   add_member(first, now + left, owner .. ' ' .. token .. ' ' .. rest)
   return join(token, now, true)
 end
-return busy(first ~= nil)
+return busy(first ~= nil, first and held)

@@ -3,9 +3,9 @@
 -- handed if its turn comes (see wake.lua). That is one text, and left out if it would be `EX 0 0 -`, since each argument costs as much as a
 -- call.
 --
--- Most locks are free, have no value, and are asked for by one who is in no queue: that is answered before anything else is defined.
+-- Most locks are free, have no value, and nobody waits for them: that is answered before anything else is defined.
 local key, who = KEYS[1], ARGV[1]
-if not ARGV[4] and redis.call('EXISTS', key, 'tenure:value:' .. key, 'tenure:next:' .. key) == 0 then
+if not ARGV[4] and redis.call('EXISTS', key, 'tenure:value:' .. key, 'tenure:next:' .. key, 'tenure:queue:' .. key) == 0 then
   local token = redis.call('INCR', 'tenure:token')
   if token >= 1000000000000000 then
     local text = 'tenure1 ' .. who .. ' ' .. string.format('%d', token) .. ' EX ' .. ARGV[3]

@@ -3,6 +3,8 @@
 --   tenure1 GRANT OWNER TOKEN MODE DETAILS    one holder
 --   tenure1 many MODE OWNER TOKEN             several: see members.lua
 --
+-- A space at the end is a mark: it says that somebody may wait for the lock, or that it may have a value. Where it is missing, whoever
+-- releases the lock need not look for them.
 -- TOKEN is `?` in a lock that was taken without a script, until its first renewal writes it down, and `-` where there is none.
 -- Anything else is somebody else's lock. The other keys are named in the scripts and not passed in: they follow from this one, and
 -- each that is passed costs as much as a call.
@@ -17,6 +19,10 @@ end
 local function now_ms()
   local now = redis.call('TIME')
   return now[1] * 1000 + math.floor(now[2] / 1000)
+end
+
+local function marked(text)
+  return string.sub(text, -1) == ' ' and text or text .. ' '
 end
 
 -- The text with the token in it, if it is one in which it is to be written down.

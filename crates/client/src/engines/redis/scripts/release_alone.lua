@@ -1,4 +1,5 @@
--- Most locks have one holder, nobody waits for them, and they have no value: that is answered before anything else is defined.
+-- Most locks have one holder, nobody waits for them, and they have no value: that is answered before anything else is defined, and by the text
+-- alone if it has no mark (see lock.lua).
 --
 -- ARGV: grant, and the client that asks, if others of that client wait. Frees what this grant holds, and takes it out of the queue; 1
 -- if it held, 0 if not. If it was one of that client's whose turn has come, the answer is the message for it.
@@ -7,5 +8,5 @@ local held = redis.call('GET', key)
 local freed = held and string.sub(held, 1, 40) == 'tenure1 ' .. grant
 if freed then
   redis.call('DEL', key)
-  if redis.call('EXISTS', 'tenure:queue:' .. key, 'tenure:value:' .. key) == 0 then return 1 end
+  if string.sub(held, -1) ~= ' ' or redis.call('EXISTS', 'tenure:queue:' .. key, 'tenure:value:' .. key) == 0 then return 1 end
 end

@@ -4,5 +4,7 @@ if ARGV[2] == '' then
   redis.call('DEL', value)
 else
   redis.call('SET', value, 'o' .. ARGV[2])
+  local held = redis.call('GET', key)
+  if is_mine(held) and marked(held) ~= held then redis.call('APPEND', key, ' ') end
 end
 return 1

@@ -17,7 +17,7 @@ local function hand_over(who, client, lease, stamp, rest, now, here)
   if type(heard) == 'number' and heard > 0 then
     local owner, details = string.match(rest, '^(%S+) (.*)$')
     local text = 'tenure1 ' .. who .. ' ' .. owner .. ' ' .. token .. ' EX ' .. details
-    redis.call('SET', key, text, 'NX', 'PX', lease)
+    redis.call('SET', key, marked(text), 'NX', 'PX', lease)
     leave_queue(who)
   end
   return heard, message
