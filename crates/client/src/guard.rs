@@ -290,7 +290,7 @@ impl Guard {
         let asking = self.engine().clone().release(grant.clone());
         // One for this future, and one for what goes on if it is dropped.
         let going_on = self.shared.reentry.releasing(&self.hold);
-        let (background, again) = (self.shared.background(), grant.clone());
+        let (background, again) = (self.shared.background.clone(), grant.clone());
         let settle = move |result| -> BoxFuture<'static, ()> {
             match result {
                 Err(ReleaseError::Engine(_)) => Box::pin(background.release(again, going_on)),

@@ -180,14 +180,9 @@ impl LockRequest {
         let (name, ttl) = self.checked()?;
         let span = tracing::debug_span!("tenure.acquire", lock = %name, mode = %self.options.mode);
         let began = self.shared.clock.now();
-        let acquire = Acquire {
-            wait: self.options.wait.from(began),
-            shared: self.shared,
-            name,
-            ttl,
-            options: self.options,
-            owner: self.owner,
-        };
+        let wait = self.options.wait.from(began);
+        let acquire =
+            Acquire { shared: &self.shared, options: &self.options, owner: self.owner, name, ttl, wait };
         async {
             let result = acquire.run().await;
             acquire.shared.telemetry.acquired(&result, acquire.shared.clock.now().since(began));
@@ -226,29 +221,28 @@ impl LockRequest {
 }
 
 /// A checked request that is under way.
-struct Acquire {
-    shared: Arc<Shared>,
+struct Acquire<'a> {
+    shared: &'a Arc<Shared>,
+    options: &'a Options,
+    owner: Option<OwnerId>,
     name: LockName,
     ttl: Ttl,
-    options: Options,
-    owner: Option<OwnerId>,
     wait: WaitUntil,
 }
 
-impl Acquire {
+impl Acquire<'_> {
     async fn run(&self) -> Result<Guard, AcquireError> {
         match self.owner {
             None => self.ask_engine(OwnerId::random()).await,
-            Some(owner) => {
-                let slot = self.shared.reentry.slot(owner, &self.name);
-                self.through(owner, &slot).await
-            }
+            // In a box of its own: most have no owner, and whoever asks keeps what is the larger of the two.
+            Some(owner) => Box::pin(self.through(owner)).await,
         }
     }
 
     /// Through a named owner's slot: re-enters what the owner holds, or gets it from the engine.
-    async fn through(&self, owner: OwnerId, slot: &Slot) -> Result<Guard, AcquireError> {
-        if let Some(reentered) = self.reenter(slot) {
+    async fn through(&self, owner: OwnerId) -> Result<Guard, AcquireError> {
+        let slot = self.shared.reentry.slot(owner, &self.name);
+        if let Some(reentered) = self.reenter(&slot) {
             return reentered;
         }
         // One after the other, so that a second acquire finds what the first got, and not before the engine has heard of what
@@ -265,7 +259,7 @@ impl Acquire {
                 () = self.shared.clock.sleep_until(at) => return Err(self.not_got()),
             },
         };
-        if let Some(reentered) = self.reenter(slot) {
+        if let Some(reentered) = self.reenter(&slot) {
             return reentered;
         }
         let guard = self.ask_engine(owner).await?;
@@ -318,7 +312,7 @@ impl Acquire {
 
     /// One request to the engine, which is finished even if this future is dropped.
     async fn ask_once(&self, owner: OwnerId) -> Result<(Arc<Hold>, Granted), AcquireError> {
-        let Options { mode, renew, ref label, when_lost, .. } = self.options;
+        let Options { mode, renew, ref label, when_lost, .. } = *self.options;
         let reenters = self.owner.is_some();
         let hold = Hold::pending(self.name.clone(), owner, reenters, mode, self.ttl, renew, when_lost);
         let hold = Arc::new(hold);
@@ -334,12 +328,12 @@ impl Acquire {
             wait: self.wait,
             label: label.clone(),
             cancel: cancel.clone(),
-            loss: LossNotice::new(&hold, &self.shared),
+            loss: LossNotice::new(&hold, self.shared),
         };
         if self.shared.closing.is_cancelled() {
             return Err(EngineError::Closed.into());
         }
-        let (background, grant) = (self.shared.background(), hold.grant());
+        let (background, grant) = (self.shared.background.clone(), hold.grant());
         // If this is dropped, the next acquire of the same owner waits until it is settled.
         let releasing = self.shared.reentry.releasing(&hold);
         let settle = move |result: Result<Granted, AcquireError>| -> BoxFuture<'static, ()> {

@@ -26,6 +26,7 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) telemetry: Arc<Telemetry>,
+    pub(crate) background: Arc<Background>,
     pub(crate) schedule: Arc<Schedule>,
     pub(crate) reentry: Arc<Reentry>,
     /// Raised when the client is closed; every acquire's `cancel` hangs on it.
@@ -36,10 +37,14 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(engine: Arc<dyn Engine>, clock: Arc<dyn Clock>, thread: ClientThread) -> Arc<Self> {
+        let telemetry = Arc::new(Telemetry::new(engine.capabilities().engine));
+        let background =
+            Background { engine: engine.clone(), clock: clock.clone(), telemetry: telemetry.clone() };
         let shared = Arc::new(Self {
-            telemetry: Arc::new(Telemetry::new(engine.capabilities().engine)),
             engine,
             clock,
+            telemetry,
+            background: Arc::new(background),
             schedule: Arc::default(),
             reentry: Arc::default(),
             closing: CancellationToken::new(),
@@ -105,15 +110,7 @@ impl Shared {
 
     /// Releases a grant for which nobody waits any more.
     pub(crate) fn release_in_background(&self, grant: Grant, releasing: Option<Releasing>) {
-        self.thread.handle().finish(self.background().release(grant, releasing));
-    }
-
-    pub(crate) fn background(&self) -> Background {
-        Background {
-            engine: self.engine.clone(),
-            clock: self.clock.clone(),
-            telemetry: self.telemetry.clone(),
-        }
+        self.thread.handle().finish(self.background.clone().release(grant, releasing));
     }
 
     /// Runs an engine's operation of which nothing is to be undone, and which is finished all the same if this is dropped.
@@ -140,6 +137,7 @@ impl Drop for Shared {
 }
 
 /// What releasing needs that goes on without the client.
+#[derive(Debug)]
 pub(crate) struct Background {
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
@@ -148,7 +146,7 @@ pub(crate) struct Background {
 
 impl Background {
     /// Tries again and again until the engine answers: whether a grant has ended by itself, only the engine knows.
-    pub(crate) async fn release(self, grant: Grant, releasing: Option<Releasing>) {
+    pub(crate) async fn release(self: Arc<Self>, grant: Grant, releasing: Option<Releasing>) {
         /// At the most so long between two tries.
         const LONGEST_PAUSE: Duration = Duration::from_secs(5);
         let mut pause = Duration::from_millis(20);
