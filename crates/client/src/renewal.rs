@@ -13,7 +13,7 @@ use crate::random;
 const MOST_UNDER_WAY: u8 = 3;
 
 /// When a grant is renewed that has less time than was asked for: by then, most locks are free again.
-const SOON: Duration = Duration::from_millis(20);
+const SOON: Duration = Duration::from_millis(100);
 
 /// The longest pause after a renewal that failed.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);

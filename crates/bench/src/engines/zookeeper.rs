@@ -28,10 +28,14 @@ pub(crate) async fn lineup(recipe: &str) -> Result<Lineup> {
         for key in keys() {
             client.mkdir(&folder(&key), &LASTING).await?;
         }
-        let how = if recipe == "simple" { How::Simple } else { How::Sequential };
-        contenders.push(Box::new(Bare { client: client.clone(), how, thread }));
-        if recipe != "simple" && matches!(thread, Thread::Same) {
-            contenders.push(Box::new(Bare { client, how: How::Crates, thread }));
+        let hows: &[How] = match (recipe, thread) {
+            ("simple", Thread::Same) => &[How::Simple],
+            ("simple", Thread::Another) => &[How::Simple, How::SimpleAndLook],
+            (_, Thread::Same) => &[How::Sequential, How::Crates],
+            (_, Thread::Another) => &[How::Sequential],
+        };
+        for how in hows {
+            contenders.push(Box::new(Bare { client: client.clone(), how: *how, thread }));
         }
     }
     let ours = format!("{hosts}/ours?recipe={recipe}&tick_ms=500");
@@ -53,6 +57,8 @@ enum How {
     Sequential,
     /// One ephemeral node, which all watch.
     Simple,
+    /// The same, which also looks for those who came by a queue: as it must be if both are to exclude each other.
+    SimpleAndLook,
     /// The lock that the client crate has.
     Crates,
 }
@@ -72,6 +78,7 @@ impl Contender for Bare {
             (How::Sequential, Thread::Another) => "bare ephemeral sequential nodes, on another thread",
             (How::Simple, Thread::Same) => "bare ephemeral node",
             (How::Simple, Thread::Another) => "bare ephemeral node, on another thread",
+            (How::SimpleAndLook, _) => "bare ephemeral node, and a look at the queue, on another thread",
             (How::Crates, _) => "zookeeper-client's own lock",
         }
     }
@@ -87,7 +94,7 @@ impl LockClient for Bare {
         Box::pin(async move {
             match self.how {
                 How::Sequential => self.sequential(&folder, held).await,
-                How::Simple => self.simple(&folder, held).await,
+                How::Simple | How::SimpleAndLook => self.simple(&folder, held).await,
                 How::Crates => {
                     let prefix = LockPrefix::new_curator(&folder, "latch-")?;
                     let lock = self.client.lock(prefix, b"", Acls::anyone_all()).await?;
@@ -136,6 +143,10 @@ impl Bare {
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(error.into()),
             }
+        }
+        if matches!(self.how, How::SimpleAndLook) {
+            let children = self.client.list_children(folder).await?;
+            ensure!(children == ["lock"], "there is a queue, which nobody here joins");
         }
         held.await;
         self.client.delete(&path, None).await.context("it was lost while it was held")

@@ -76,12 +76,11 @@ impl RedisEngine {
     ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
         Box::pin(async move {
             let key = self.key(&request.name)?;
-            let details = self.ourselves.details(&request, self.context.clock.wall(), None);
             let waits = !matches!(request.wait, WaitUntil::Try);
             let begun = if waits && self.wakeups.anybody_waits_for(&request.name) {
                 Begun::Busy
             } else if self.is_plain(&request) {
-                match self.take(&request, &key, &details).await {
+                match self.take(&request, &key).await {
                     Taken::Granted(granted) => return Ok(granted),
                     Taken::Busy => Begun::Busy,
                     Taken::GoOn => Begun::Taken,
@@ -91,6 +90,7 @@ impl RedisEngine {
                 Begun::Nothing
             };
             // All else is rarer, and in a box of its own.
+            let details = self.ourselves.details(&request, self.context.clock.wall(), None).to_string();
             Box::pin(self.wait_from(begun, request, key, details)).await
         })
     }

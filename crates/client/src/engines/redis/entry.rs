@@ -1,5 +1,7 @@
 //! Who holds and who waits, as text: what the scripts write into keys, hashes and queues.
 
+use std::fmt::{self, Display};
+
 use redis::Value as Answer;
 use tenure_table::{FencingToken, GrantId, Mode, OwnerId};
 
@@ -58,9 +60,9 @@ pub(in crate::engines) fn text_of(
     request: &AcquireRequest,
     value: GrantId,
     token: &str,
-    details: &str,
-) -> String {
-    format!("{OURS}{value} {} {token} {} {details}", request.owner, request.mode)
+    details: impl Display,
+) -> impl Display {
+    fmt::from_fn(move |f| write!(f, "{OURS}{value} {} {token} {} {details}", request.owner, request.mode))
 }
 
 /// A holder from `OWNER TOKEN MODE DETAILS`.
@@ -105,7 +107,7 @@ mod tests {
         let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_234_567);
         let value = GrantId::random();
         let details = Ourselves::new().details(&request, now, Some(request.grant));
-        let text = text_of(&request, value, NONE, &details);
+        let text = text_of(&request, value, NONE, &details).to_string();
         let Held::One(member) = Held::parse(text.as_bytes()) else { panic!("{text}") };
         assert_eq!((member.grant, member.owner, member.mode), (request.grant, request.owner, Mode::Ex));
         assert_eq!((member.token, member.since, member.pid), (None, Some(now), Some(std::process::id())));
@@ -114,7 +116,7 @@ mod tests {
         let with_token = text.replacen(" - EX", " 1800000000000000 EX", 1);
         let Held::One(member) = Held::parse(with_token.as_bytes()) else { panic!("{with_token}") };
         assert_eq!(member.token, Some(FencingToken::new(1_800_000_000_000_000)));
-        let young = text_of(&request, value, NOT_YET, &details);
+        let young = text_of(&request, value, NOT_YET, &details).to_string();
         let Held::Young(member) = Held::parse(young.as_bytes()) else { panic!("{young}") };
         assert_eq!((member.grant, member.token), (request.grant, None));
     }

@@ -79,7 +79,7 @@ const FORM: Form = Form {
 pub(in crate::engines) const MARGIN: Duration = Duration::from_millis(1);
 
 /// So often, and after such a pause, a lock is looked at again whose token is not yet written down: its holder is about to do that.
-const YOUNG_LOOKS: u32 = 20;
+const YOUNG_LOOKS: u32 = 50;
 const YOUNG_PAUSE: Duration = Duration::from_millis(10);
 
 /// So many locks are looked at together.

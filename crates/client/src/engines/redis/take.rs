@@ -10,9 +10,10 @@
 //!
 //! What the key says cannot have the token in it. The first renewal writes it down, and is due soon; until then, the lock is *young*.
 
+use std::fmt::Display;
 use std::pin::pin;
 
-use redis::{Cmd, Pipeline};
+use redis::{Cmd, Pipeline, RedisWrite};
 use tenure_table::{FencingToken, Mode, Value};
 
 use super::RedisEngine;
@@ -45,8 +46,9 @@ impl RedisEngine {
         waits && request.mode == Mode::Ex && !request.reenter && request.renews && !self.address.fair
     }
 
-    pub(super) async fn take(&self, request: &AcquireRequest, key: &str, details: &str) -> Taken {
+    pub(super) async fn take(&self, request: &AcquireRequest, key: &str) -> Taken {
         let (sent_at, way) = (self.now(), self.link.present_way());
+        let details = self.ourselves.details(request, self.context.clock.wall(), None);
         let commands = commands(request, key, details);
         let answer = {
             let asking = pin!(self.link.taking::<Answers>(&way, self.limit, &commands));
@@ -67,19 +69,20 @@ impl RedisEngine {
     }
 }
 
-fn commands(request: &AcquireRequest, key: &str, details: &str) -> Pipeline {
-    let text = text_of(request, request.grant, NOT_YET, details);
+fn commands(request: &AcquireRequest, key: &str, details: impl Display) -> Pipeline {
+    // Room for all of it, but for a long label.
+    let mut set = Cmd::with_capacity(6, key.len() + 256);
+    set.arg("SET").arg(key);
+    set.write_arg_fmt(text_of(request, request.grant, NOT_YET, details));
+    set.arg("NX").arg("PX").arg(milliseconds(request.ttl));
+    let mut count = Cmd::with_capacity(2, 16);
+    count.arg("INCR").arg("tenure:token");
+    let mut look = Cmd::with_capacity(4, 3 * key.len() + 64);
+    look.arg("EXISTS");
+    for kind in ["tenure:value:", "tenure:next:", "tenure:queue:"] {
+        look.arg([kind, key].concat());
+    }
     let mut commands = Pipeline::with_capacity(3);
-    commands.add_command(command(&["SET", key, &text, "NX", "PX", &milliseconds(request.ttl).to_string()]));
-    commands.add_command(command(&["INCR", "tenure:token"]));
-    let more = ["tenure:value:", "tenure:next:", "tenure:queue:"].map(|kind| [kind, key].concat());
-    commands.add_command(command(&["EXISTS", &more[0], &more[1], &more[2]]));
+    commands.add_command(set).add_command(count).add_command(look);
     commands
-}
-
-/// A command in two allocations.
-fn command(words: &[&str]) -> Cmd {
-    let mut command = Cmd::with_capacity(words.len(), words.iter().map(|word| word.len()).sum());
-    command.arg(words);
-    command
 }

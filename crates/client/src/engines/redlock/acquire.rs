@@ -35,7 +35,8 @@ enum NotGot {
 impl RedlockEngine {
     pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
         let key = self.key(&request.name)?;
-        let details = self.ourselves.details(&request, self.context.clock.wall(), Some(request.grant));
+        let details =
+            self.ourselves.details(&request, self.context.clock.wall(), Some(request.grant)).to_string();
         if let Some(granted) = self.already_held(&key, &request).await? {
             return Ok(granted);
         }
@@ -89,7 +90,7 @@ impl RedlockEngine {
         request: &AcquireRequest,
     ) -> Result<Granted, NotGot> {
         let value = GrantId::random();
-        let text = text_of(request, value, NONE, details);
+        let text = text_of(request, value, NONE, details).to_string();
         let (sent_at, limit) = (self.context.clock.now(), self.limit(request.ttl));
         // On which it is sent, so that a release can go behind it.
         let ways: Vec<Way> = self.instances.links().iter().map(Link::present_way).collect();

@@ -123,7 +123,7 @@ impl SessionEngine {
             WaitUntil::Forever => SLICE,
         };
         let slice = self.texts.rounded(slice);
-        let details = self.ourselves.details(request, self.context.clock.wall(), None);
+        let details = self.ourselves.details(request, self.context.clock.wall(), None).to_string();
         let asking = async {
             self.lock(&mut lent, request, &details, slice).await.map_err(|error| self.locks.fault(error))
         };

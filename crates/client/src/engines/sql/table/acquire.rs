@@ -59,7 +59,7 @@ impl TableEngine {
     }
 
     pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
-        let details = self.ourselves.details(&request, self.context.clock.wall(), None);
+        let details = self.ourselves.details(&request, self.context.clock.wall(), None).to_string();
         let mut unknown = false;
         if !request.reenter && !self.ear.anybody_waits_for(&request.name) {
             let sent_at = self.now();
