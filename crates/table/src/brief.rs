@@ -1,4 +1,6 @@
-//! An answer as a session keeps it: most answers are one word, or a word and a token, and are kept as such.
+//! Answers as a session keeps them: most are one word, or a word and a token, and are kept as such.
+
+use std::collections::VecDeque;
 
 use crate::{Answer, FencingToken, Granted, Outcome, SharedValue};
 
@@ -44,5 +46,67 @@ impl Brief {
             Self::Remembered => Answer::Remembered,
             Self::Other(outcome) => return (**outcome).clone(),
         })
+    }
+}
+
+/// Answers to some numbers, in the order of the numbers. The newest lies apart: who hears each answer before it asks again has no
+/// other, and that is most clients.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Briefs {
+    /// Empty, if there is no newest.
+    older: VecDeque<(u64, Brief)>,
+    newest: Option<(u64, Brief)>,
+}
+
+impl Briefs {
+    pub(crate) fn len(&self) -> usize {
+        self.older.len() + usize::from(self.newest.is_some())
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(u64, Brief)> + Clone {
+        self.older.iter().chain(&self.newest)
+    }
+
+    /// The largest number.
+    pub(crate) fn last(&self) -> Option<u64> {
+        self.newest.as_ref().map(|(number, _)| *number)
+    }
+
+    pub(crate) fn find(&self, number: u64) -> Option<&Brief> {
+        match &self.newest {
+            Some((newest, answer)) if *newest == number => Some(answer),
+            _ => {
+                let at = self.older.binary_search_by_key(&number, |(answered, _)| *answered).ok()?;
+                Some(&self.older[at].1)
+            }
+        }
+    }
+
+    /// Adds the answer to a number that is larger than all others.
+    pub(crate) fn push(&mut self, number: u64, answer: Brief) {
+        if let Some(before) = self.newest.replace((number, answer)) {
+            self.older.push_back(before);
+        }
+    }
+
+    pub(crate) fn insert(&mut self, number: u64, answer: Brief) {
+        if self.last().is_none_or(|newest| newest < number) {
+            self.push(number, answer);
+        } else {
+            let at = self.older.partition_point(|(answered, _)| *answered < number);
+            self.older.insert(at, (number, answer));
+        }
+    }
+
+    /// Forgets the answers up to a number.
+    pub(crate) fn forget(&mut self, up_to: u64) {
+        if self.last().is_some_and(|newest| newest <= up_to) {
+            self.newest = None;
+            self.older.clear();
+        } else {
+            while self.older.front().is_some_and(|(answered, _)| *answered <= up_to) {
+                self.older.pop_front();
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use compact_str::CompactString;
 
 use crate::arena::Place;
-use crate::brief::Brief;
+use crate::brief::{Brief, Briefs};
 use crate::index::Keyed;
 use crate::list::List;
 use crate::lock::{Lock, OfSession, Queued};
@@ -28,8 +28,8 @@ pub(crate) struct Session {
 pub(crate) struct Memory {
     /// The client has seen the answers up to this number, but for those to requests that waited.
     pub(crate) floor: u64,
-    /// Answers that were given at once, to numbers above the floor, in the order of the numbers.
-    pub(crate) answers: VecDeque<(u64, Brief)>,
+    /// Answers that were given at once, to numbers above the floor.
+    pub(crate) answers: Briefs,
     /// Last answers to requests that waited, in the order of the numbers. The client may have raised the floor before it heard of
     /// them, so each is kept until it is acknowledged by itself.
     pub(crate) late: Vec<(u64, Brief)>,
@@ -70,9 +70,7 @@ impl Keyed for Session {
 impl Memory {
     /// The client has seen all answers up to this number.
     pub(crate) fn seen(&mut self, number: u64) {
-        while self.answers.front().is_some_and(|(answered, _)| *answered <= number) {
-            self.answers.pop_front();
-        }
+        self.answers.forget(number);
         self.floor = self.floor.max(number);
     }
 
@@ -91,8 +89,8 @@ impl Memory {
 
     #[cold]
     fn find(&self, number: u64) -> Option<Outcome> {
-        if let Ok(at) = self.answers.binary_search_by_key(&number, |(answered, _)| *answered) {
-            return Some(self.answers[at].1.outcome());
+        if let Some(answer) = self.answers.find(number) {
+            return Some(answer.outcome());
         }
         if let Some(waiting) = self.waits(number) {
             return Some(Ok(Answer::Queued { place: waiting.place }));
@@ -129,7 +127,7 @@ impl Memory {
     pub(crate) fn keep(&mut self, number: u64, answer: Brief) {
         if number > self.newest {
             self.newest = number;
-            self.answers.push_back((number, answer));
+            self.answers.push(number, answer);
         } else {
             self.keep_older(number, answer);
         }
@@ -142,8 +140,7 @@ impl Memory {
             self.waiting.remove(at);
             self.keep_late(number, answer);
         } else {
-            let at = self.answers.partition_point(|(answered, _)| *answered < number);
-            self.answers.insert(at, (number, answer));
+            self.answers.insert(number, answer);
         }
     }
 

@@ -84,8 +84,9 @@ impl Restored {
             return Err("an answer is kept that never is".to_owned());
         }
         let memory = &mut self.table.sessions[session].memory;
-        let last = if record.waited { memory.late.last() } else { memory.answers.back() };
-        let in_order = last.is_none_or(|(last, _)| *last < record.number);
+        let last =
+            if record.waited { memory.late.last().map(|(last, _)| *last) } else { memory.answers.last() };
+        let in_order = last.is_none_or(|last| last < record.number);
         if !in_order || memory.repeat(record.number).is_some_and(|known| known != Err(Refusal::Forgotten)) {
             return Err("answers are out of order".to_owned());
         }
