@@ -84,12 +84,17 @@ impl<T> Index<Place<T>> for Arena<T> {
     type Output = T;
 
     fn index(&self, place: Place<T>) -> &T {
-        &self.0[place.key()]
+        self.0.get(place.key()).unwrap_or_else(|| nothing_there())
     }
 }
 
 impl<T> IndexMut<Place<T>> for Arena<T> {
     fn index_mut(&mut self, place: Place<T>) -> &mut T {
-        &mut self.0[place.key()]
+        self.0.get_mut(place.key()).unwrap_or_else(|| nothing_there())
     }
+}
+
+#[cold]
+fn nothing_there() -> ! {
+    panic!("whoever knows a place takes care that something lies there")
 }
