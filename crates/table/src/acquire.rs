@@ -201,7 +201,9 @@ impl Table {
         }
         if let Some(cycle) = self.cycle_through(Party::Recorded(owner), &places) {
             self.last_order -= 1;
-            self.leave_line(first).into_iter().for_each(|lock| self.take_lock(lock));
+            for lock in self.leave_line(first) {
+                self.take_lock(lock);
+            }
             return Err(Refusal::Deadlock { cycle });
         }
         self.note_waiting(session, number, place, first);

@@ -68,7 +68,13 @@ impl<T: Linked<K>, K> List<T, K> {
     }
 
     pub(crate) fn remove(&mut self, arena: &mut Arena<T>, place: Place<T>) {
-        let Links { prev, next } = std::mem::take(arena[place].links_mut());
+        let links = std::mem::take(arena[place].links_mut());
+        self.close(arena, &links);
+    }
+
+    /// Something that had these neighbours is gone.
+    pub(crate) fn close(&mut self, arena: &mut Arena<T>, gone: &Links<T>) {
+        let Links { prev, next } = *gone;
         match prev {
             Some(prev) => arena[prev].links_mut().next = next,
             None => self.head = next,

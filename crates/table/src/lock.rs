@@ -24,9 +24,9 @@ pub(crate) struct Lock {
     pub(crate) holder: Option<Holder>,
     /// Its place in line, if it waits or converts.
     pub(crate) queued: Option<Place<Queued>>,
-    of_resource: Links<Self>,
-    of_session: Links<Self>,
-    of_owner: Links<Self>,
+    pub(crate) of_resource: Links<Self>,
+    pub(crate) of_session: Links<Self>,
+    pub(crate) of_owner: Links<Self>,
     /// The mode that is held, or, if it is not held, asked for.
     pub(crate) mode: Mode,
     pub(crate) held: bool,

@@ -5,7 +5,7 @@
 
 use crate::arena::{Arena, Place};
 use crate::index::Keyed;
-use crate::list::{self, List};
+use crate::list::{self, Links, List};
 use crate::lock::{Holder, Lock, OfOwner, Queued};
 use crate::table::Table;
 use crate::{GrantId, OwnerId};
@@ -156,9 +156,9 @@ impl Table {
     }
 
     /// An owner has one lock less, and is forgotten with the last.
-    pub(crate) fn take_from_owner(&mut self, owner: Place<Owner>, lock: Place<Lock>) {
+    pub(crate) fn take_from_owner(&mut self, owner: Place<Owner>, lock: &Links<Lock>) {
         let of = &mut self.owners[owner];
-        of.locks.remove(&mut self.locks, lock);
+        of.locks.close(&mut self.locks, lock);
         of.lock_count -= 1;
         if of.lock_count == 0 {
             self.owner_ids.take(&mut self.owners, owner);

@@ -1,5 +1,7 @@
 //! How a lock is let go of: by its holder, by giving up a wait, by the end of its session, by an operator.
 
+use std::mem;
+
 use bytes::Bytes;
 
 use crate::arena::Place;
@@ -67,9 +69,7 @@ impl Table {
 
     /// A lock stands no more. It must not be in line.
     pub(crate) fn fall(&mut self, lock: Place<Lock>) {
-        let resource = self.locks[lock].resource;
-        self.resources[resource].remove(&mut self.locks, lock);
-        self.take_lock(lock);
+        let resource = self.take_lock(lock);
         self.touch(resource);
     }
 
@@ -95,9 +95,6 @@ impl Table {
                     delayed.push(lock);
                     continue;
                 }
-            }
-            if held {
-                self.resources[resource].remove(&mut self.locks, lock);
             }
             self.take_lock(lock);
         }
@@ -125,11 +122,13 @@ impl Table {
 
     /// Leaves a lock standing with nobody behind it.
     fn delay(&mut self, lock: Place<Lock>) {
-        self.leave_holder(lock);
-        let resource = self.locks[lock].resource;
-        self.resources[resource].ignore(&self.locks[lock]);
         let lock = &mut self.locks[lock];
+        self.resources[lock.resource].ignore(lock);
         (lock.since_ms, lock.notify, lock.let_go) = (self.now_ms, false, false);
+        let (of_session, of_owner) = (mem::take(&mut lock.of_session), mem::take(&mut lock.of_owner));
+        if let Some(holder) = lock.holder.take() {
+            self.leave_holder(holder, &of_session, &of_owner);
+        }
     }
 
     pub(crate) fn end_delay(&mut self, grant: GrantId) {

@@ -97,6 +97,11 @@ impl Rest {
         self.notified += u32::from(lock.notify);
     }
 
+    fn discount(&mut self, lock: &Lock) {
+        self.held.subtract(lock.mode);
+        self.notified -= u32::from(lock.notify);
+    }
+
     fn is_needed(&self) -> bool {
         self.held.total() > 1 || self.in_line() > 0 || !self.value.bytes.is_empty() || self.start.is_some()
     }
@@ -150,12 +155,11 @@ impl Resource {
         }
     }
 
-    /// A lock that stands no more.
-    pub(crate) fn remove(&mut self, locks: &mut Arena<Lock>, lock: Place<Lock>) {
-        self.held.remove(locks, lock);
-        self.ignore(&locks[lock]);
+    /// A lock that stands no more, and is gone.
+    pub(crate) fn remove(&mut self, locks: &mut Arena<Lock>, lock: &Lock) {
+        self.held.close(locks, &lock.of_resource);
         if let Some(rest) = &mut self.rest {
-            rest.held.subtract(locks[lock].mode);
+            rest.discount(lock);
         }
     }
 

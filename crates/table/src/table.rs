@@ -11,6 +11,7 @@ use hashbrown::hash_table::Entry;
 use crate::acquire::Got;
 use crate::arena::{Arena, Place};
 use crate::index::{Index, KeyHash};
+use crate::list::Links;
 use crate::lock::{Holder, Lock, Queued, Set};
 use crate::owner::{Owner, Party};
 use crate::resource::Resource;
@@ -337,21 +338,26 @@ impl Table {
         place
     }
 
-    /// A lock that is neither held nor in line any more.
-    pub(crate) fn take_lock(&mut self, place: Place<Lock>) {
-        self.leave_holder(place);
+    /// A lock that is over, and not in line any more. Its resource, which is to be [touched](Self::touch).
+    pub(crate) fn take_lock(&mut self, place: Place<Lock>) -> Place<Resource> {
         let lock = self.grants.take(&mut self.locks, place);
         debug_assert!(lock.queued.is_none());
+        if lock.held {
+            self.resources[lock.resource].remove(&mut self.locks, &lock);
+        }
+        if let Some(holder) = lock.holder {
+            self.leave_holder(holder, &lock.of_session, &lock.of_owner);
+        }
+        lock.resource
     }
 
-    /// A lock that is nobody's from now on.
-    pub(crate) fn leave_holder(&mut self, place: Place<Lock>) {
-        let Some(Holder { session, owner }) = self.locks[place].holder.take() else { return };
-        let of = &mut self.sessions[session];
-        of.locks.remove(&mut self.locks, place);
-        of.lock_count -= 1;
-        if let Some(owner) = owner {
-            self.take_from_owner(owner, place);
+    /// A lock that had these neighbours is not this holder's any more.
+    pub(crate) fn leave_holder(&mut self, holder: Holder, of_session: &Links<Lock>, of_owner: &Links<Lock>) {
+        let session = &mut self.sessions[holder.session];
+        session.locks.close(&mut self.locks, of_session);
+        session.lock_count -= 1;
+        if let Some(owner) = holder.owner {
+            self.take_from_owner(owner, of_owner);
         }
     }
 
