@@ -8,7 +8,8 @@ use crate::resource::Resource;
 use crate::session::Session;
 use crate::table::Table;
 use crate::{
-    Acquire, AcquireAll, Answer, FencingToken, Granted, Item, LockName, Mode, Outcome, OwnerId, Refusal, Wait,
+    Acquire, AcquireAll, Answer, Effect, FencingToken, Granted, Item, LockName, Mode, Outcome, OwnerId,
+    Refusal, Wait,
 };
 
 /// What an owner that holds a resource can do with that.
@@ -21,42 +22,48 @@ pub(crate) enum Own {
     Other(Mode),
 }
 
-/// What has come of a request for one lock.
-pub(crate) enum Got {
-    Held(Place<Lock>),
-    Queued { ahead: u32 },
-}
-
 impl Table {
+    /// Gets one lock, or stands in line for it, and answers so.
+    #[inline(never)]
     pub(crate) fn acquire(
         &mut self,
         session: Place<Session>,
         number: u64,
         acquire: Acquire,
-    ) -> Result<Got, Refusal> {
-        let Acquire { grant, name, mode, owner, wait, label, lock_delay_ms, notify } = acquire;
-        self.check_label(label.as_ref())?;
-        self.check_name(&name)?;
-        let hash = self.grants.hash(&grant);
-        if let Some(place) = self.grants.find_hashed(&self.locks, hash, &grant) {
-            let lock = &self.locks[place];
-            let resource = &self.resources[lock.resource];
-            let same = lock.held
-                && *resource.name() == name
-                && lock.mode == mode
-                && lock
-                    .holder
-                    .is_some_and(|holder| holder.session == session && self.owner_id(lock, holder) == owner);
-            return if same { Ok(Got::Held(place)) } else { Err(Refusal::GrantTaken) };
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
+        self.check_label(acquire.label.as_ref())?;
+        self.check_name(&acquire.name)?;
+        let hash = self.grants.hash(&acquire.grant);
+        if let Some(lock) = self.grants.find_hashed(&self.locks, hash, &acquire.grant) {
+            if !self.is_same(lock, session, &acquire) {
+                return Err(Refusal::GrantTaken);
+            }
+            let Lock { resource, token, .. } = self.locks[lock];
+            self.answer_granted(session, number, resource, token, effects);
+            return Ok(());
         }
         self.check_locks(session, 1)?;
-        let resource = self.resource(name)?;
+        let Acquire { grant, name, mode, owner, wait, label, lock_delay_ms, notify } = acquire;
+        let Some(resource) = self.resource(name) else {
+            return Err(Refusal::TooManyNames { limit: self.limits.names });
+        };
         let lock = Lock::new(grant, resource, None, mode, Extras::of(label, lock_delay_ms), notify);
-        let outcome = self.acquire_at(session, number, owner, (hash, lock), wait);
-        if outcome.is_err() {
+        if let Err(refusal) = self.acquire_at(session, number, owner, (hash, lock), wait, effects) {
             self.touch(resource);
+            return Err(refusal);
         }
-        outcome
+        Ok(())
+    }
+
+    /// Whether a lock is what is asked for.
+    fn is_same(&self, lock: Place<Lock>, session: Place<Session>, acquire: &Acquire) -> bool {
+        let lock = &self.locks[lock];
+        let ours = |holder: Holder| holder.session == session && self.owner_id(lock, holder) == acquire.owner;
+        lock.held
+            && *self.resources[lock.resource].name() == acquire.name
+            && lock.mode == acquire.mode
+            && lock.holder.is_some_and(ours)
     }
 
     fn acquire_at(
@@ -66,7 +73,8 @@ impl Table {
         owner: OwnerId,
         (hash, mut lock): (KeyHash, Lock),
         wait: Wait,
-    ) -> Result<Got, Refusal> {
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
         let (resource, mode) = (lock.resource, lock.mode);
         // No lock has the grant's id, as was just seen. And the same bits have the same hash.
         let known = if owner.as_u128() == lock.grant.as_u128() {
@@ -92,12 +100,16 @@ impl Table {
         }
         let owner = self.owner_of_new(known, owner, lock.grant);
         lock.holder = Some(Holder { session, owner });
-        let lock = self.put_lock_hashed(hash, lock);
         if open {
             let token = token.unwrap_or_else(|| self.next_token());
-            self.stand(lock, token);
-            return Ok(Got::Held(lock));
+            lock.stand(token, self.now_ms);
+            self.work.note_granted(&lock);
+            let lock = self.put_lock_hashed(hash, lock);
+            self.resources[resource].add(&mut self.locks, lock);
+            self.answer_granted(session, number, resource, token, effects);
+            return Ok(());
         }
+        let lock = self.put_lock_hashed(hash, lock);
         let ahead = self.resources[resource].in_line();
         let order = self.next_order();
         let queued = self.enqueue(lock, mode, number, order);
@@ -109,7 +121,8 @@ impl Table {
         }
         self.note_waiting(session, number, ahead, queued);
         self.note_wanting(resource, lock, mode);
-        Ok(Got::Queued { ahead })
+        self.answer(session, number, Ok(Answer::Queued { place: ahead }), effects);
+        Ok(())
     }
 
     pub(crate) fn acquire_all(&mut self, session: Place<Session>, number: u64, all: &AcquireAll) -> Outcome {
@@ -131,7 +144,7 @@ impl Table {
         }
         let mut resources = Vec::with_capacity(items.len());
         for item in items {
-            resources.push(self.resource(item.name.clone())?);
+            resources.push(self.resource(item.name.clone()).expect("there is room, as was just seen"));
         }
         let outcome = self.acquire_all_at(session, number, all, &resources);
         if outcome.is_err() {
@@ -233,10 +246,9 @@ impl Table {
     /// A lock stands from now on.
     pub(crate) fn stand(&mut self, lock: Place<Lock>, token: FencingToken) {
         let it = &mut self.locks[lock];
-        (it.held, it.token, it.since_ms) = (true, token, self.now_ms);
-        let resource = it.resource;
-        self.note_granted(lock);
-        self.resources[resource].add(&mut self.locks, lock);
+        it.stand(token, self.now_ms);
+        self.work.note_granted(it);
+        self.resources[it.resource].add(&mut self.locks, lock);
     }
 
     /// What a holder gets.

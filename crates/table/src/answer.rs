@@ -4,10 +4,10 @@ use std::iter;
 
 use crate::arena::Place;
 use crate::brief::Brief;
-use crate::lock::Lock;
+use crate::resource::Resource;
 use crate::session::Session;
 use crate::table::Table;
-use crate::{Answer, Effect, Granted, Outcome, SharedValue};
+use crate::{Answer, Effect, FencingToken, Granted, Outcome, SharedValue};
 
 impl Table {
     /// Answers a request, for the last time unless it queues.
@@ -30,17 +30,17 @@ impl Table {
         &mut self,
         session: Place<Session>,
         number: u64,
-        lock: Place<Lock>,
+        resource: Place<Resource>,
+        token: FencingToken,
         effects: &mut Vec<Effect>,
     ) {
-        let Lock { token, resource, .. } = self.locks[lock];
-        let value = self.resources[resource].value();
-        if value.is_default() {
+        let here = &self.resources[resource];
+        if here.has_value() {
+            let granted = Granted { token, value: Some(here.value()) };
+            self.answer(session, number, Ok(Answer::Granted(granted)), effects);
+        } else {
             let granted = || Answer::Granted(Granted { token, value: Some(SharedValue::default()) });
             self.answer_briefly(session, number, Brief::Granted(token), granted, effects);
-        } else {
-            let granted = Granted { token, value: Some(value) };
-            self.answer(session, number, Ok(Answer::Granted(granted)), effects);
         }
     }
 

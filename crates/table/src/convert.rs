@@ -71,7 +71,7 @@ impl Table {
         if !from.covers(to) {
             self.locks[lock].token = self.next_token();
         }
-        self.note_granted(lock);
+        self.work.note_granted(&self.locks[lock]);
         let here = &mut self.resources[resource];
         here.change(&mut self.locks, lock, to);
         let value = to.covers(from).then(|| here.value());

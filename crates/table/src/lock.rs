@@ -86,6 +86,11 @@ impl Lock {
         }
     }
 
+    /// It stands from now on.
+    pub(crate) const fn stand(&mut self, token: FencingToken, now_ms: u64) {
+        (self.held, self.token, self.since_ms) = (true, token, now_ms);
+    }
+
     pub(crate) fn label(&self) -> Option<&CompactString> {
         self.extras.as_ref()?.label.as_ref()
     }

@@ -11,14 +11,17 @@ use crate::table::Table;
 use crate::{Answer, Break, Effect, GrantId, LockName, LossReason, Outcome, Refusal, SessionEnd, SessionId};
 
 impl Table {
+    /// Frees a lock, or gives it up, and answers so.
+    #[inline(never)]
     pub(crate) fn release(
         &mut self,
         session: Place<Session>,
+        number: u64,
         grant: GrantId,
         value: Option<Bytes>,
         effects: &mut Vec<Effect>,
     ) -> Result<(), Refusal> {
-        let lock = self.of_session(session, grant)?;
+        let Some(lock) = self.of_session(session, grant) else { return Err(Refusal::NotHeld) };
         let Lock { resource, mode, held, queued, .. } = self.locks[lock];
         if held && let Some(bytes) = value {
             self.check_value(mode, &bytes)?;
@@ -30,6 +33,7 @@ impl Table {
         if held {
             self.fall(lock);
         }
+        self.answer_released(session, number, effects);
         Ok(())
     }
 
@@ -68,6 +72,7 @@ impl Table {
     }
 
     /// A lock stands no more. It must not be in line.
+    #[inline]
     pub(crate) fn fall(&mut self, lock: Place<Lock>) {
         let resource = self.take_lock(lock);
         self.touch(resource);

@@ -125,6 +125,11 @@ impl Resource {
         self.rest.as_ref().map_or(0, |rest| rest.in_line())
     }
 
+    /// Whether there is more to say of its value than that nobody wrote one.
+    pub(crate) fn has_value(&self) -> bool {
+        self.rest.as_ref().is_some_and(|rest| !rest.value.is_default())
+    }
+
     pub(crate) fn value(&self) -> SharedValue {
         self.rest.as_ref().map_or_else(SharedValue::default, |rest| rest.value.clone())
     }

@@ -67,8 +67,9 @@ impl Table {
     fn grant_waiter(&mut self, queued: Place<Queued>, token: FencingToken, effects: &mut Vec<Effect>) {
         let Queued { lock, number, .. } = self.dequeue(queued);
         self.stand(lock, token);
-        let session = self.locks[lock].holder.expect("a waiter is somebody").session;
-        self.answer_granted(session, number, lock, effects);
+        let Lock { resource, holder, .. } = self.locks[lock];
+        let session = holder.expect("a waiter is somebody").session;
+        self.answer_granted(session, number, resource, token, effects);
     }
 
     fn grant_all(&mut self, set: Place<Set>, effects: &mut Vec<Effect>) {
@@ -120,13 +121,6 @@ impl Table {
         // Whoever converts to this mode was not told of itself: for it, the second one is the first.
         if rest.is_some_and(|rest| rest.notified > 0 && rest.wanted.of(mode) <= 2) {
             self.work.wanting.push((resource, lock, mode));
-        }
-    }
-
-    /// Somebody holds from now on, or in another mode.
-    pub(crate) fn note_granted(&mut self, lock: Place<Lock>) {
-        if self.locks[lock].notify {
-            self.work.granted.push(self.locks[lock].grant);
         }
     }
 

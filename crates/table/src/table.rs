@@ -8,7 +8,6 @@ use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::hash_table::Entry;
 
-use crate::acquire::Got;
 use crate::arena::{Arena, Place};
 use crate::index::{Index, KeyHash};
 use crate::list::Links;
@@ -17,8 +16,8 @@ use crate::owner::{Owner, Party};
 use crate::resource::Resource;
 use crate::session::{Session, Waiting};
 use crate::{
-    Answer, Command, Effect, FencingToken, GrantId, Limits, LockName, Mode, Outcome, OwnerId, Refusal,
-    Request, SessionEnd, SessionId, SessionRefusal,
+    Command, Effect, FencingToken, GrantId, Limits, LockName, Mode, Outcome, OwnerId, Refusal, Request,
+    SessionEnd, SessionId, SessionRefusal,
 };
 
 /// A lock manager, as a pure state machine.
@@ -65,6 +64,13 @@ impl Work {
         let Self { serve, wanting, granted, recheck } = self;
         serve.is_empty() && wanting.is_empty() && granted.is_empty() && recheck.is_empty()
     }
+
+    /// Somebody holds from now on, or in another mode.
+    pub(crate) fn note_granted(&mut self, lock: &Lock) {
+        if lock.notify {
+            self.granted.push(lock.grant);
+        }
+    }
 }
 
 impl Table {
@@ -97,7 +103,19 @@ impl Table {
     }
 
     /// Carries out a command, and appends what follows from it.
+    #[inline(never)]
     pub fn apply(&mut self, command: Command, effects: &mut Vec<Effect>) {
+        match command {
+            Command::Request { session, number, seen, request } => {
+                self.request(session, number, seen, request, effects);
+            }
+            other => self.other_command(other, effects),
+        }
+    }
+
+    /// The commands that are rarer. Kept apart: all of them in one function make the common ones slower.
+    #[inline(never)]
+    fn other_command(&mut self, command: Command, effects: &mut Vec<Effect>) {
         match command {
             Command::OpenSession { session, ttl_ms, label } => {
                 effects.push(self.open_session(session, ttl_ms, label));
@@ -110,9 +128,6 @@ impl Table {
                 }
                 _ => self.end_session(session, SessionEnd::Expired, effects),
             },
-            Command::Request { session, number, seen, request } => {
-                self.request(session, number, seen, request, effects);
-            }
             Command::Acknowledge { session, number } => {
                 if let Some(place) = self.session(session) {
                     self.sessions[place].memory.seen_one(number);
@@ -121,15 +136,20 @@ impl Table {
             Command::EndDelay { grant } => self.end_delay(grant),
             Command::AdvanceTime { to_ms } => self.advance_time(to_ms),
             Command::SetLimits(limits) => self.limits = limits,
+            Command::Request { .. } => unreachable!("this was done before"),
         }
+        self.finish(effects);
+    }
+
+    /// What is the same for all commands. Most leave nothing to do.
+    fn finish(&mut self, effects: &mut Vec<Effect>) {
         if !self.work.is_done() {
-            self.finish(effects);
+            self.do_rest(effects);
         }
     }
 
-    /// What is the same for all commands. Most leave nothing to do, and do not come here.
     #[inline(never)]
-    fn finish(&mut self, effects: &mut Vec<Effect>) {
+    fn do_rest(&mut self, effects: &mut Vec<Effect>) {
         loop {
             if !self.work.recheck.is_empty() {
                 self.recheck(effects);
@@ -159,6 +179,33 @@ impl Table {
         }
     }
 
+    /// The session of a request that is new. Any other is answered here.
+    fn admit(
+        &mut self,
+        session: SessionId,
+        number: u64,
+        seen: u64,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Place<Session>> {
+        let Some(place) = self.session_of_request(session) else {
+            effects.push(Effect::Answer { session, number, outcome: Err(Refusal::NoSession) });
+            return None;
+        };
+        let memory = &mut self.sessions[place].memory;
+        memory.seen(seen);
+        if let Some(outcome) = memory.repeat(number) {
+            effects.push(Effect::Answer { session, number, outcome });
+            return None;
+        }
+        let limit = self.limits.answers_per_session;
+        if memory.kept() >= limit as usize {
+            effects.push(Effect::Answer { session, number, outcome: Err(Refusal::TooManyAnswers { limit }) });
+            return None;
+        }
+        Some(place)
+    }
+
+    #[inline(never)]
     fn request(
         &mut self,
         session: SessionId,
@@ -167,38 +214,20 @@ impl Table {
         request: Request,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(place) = self.session_of_request(session) else {
-            effects.push(Effect::Answer { session, number, outcome: Err(Refusal::NoSession) });
-            return;
-        };
-        let memory = &mut self.sessions[place].memory;
-        memory.seen(seen);
-        if let Some(outcome) = memory.repeat(number) {
-            effects.push(Effect::Answer { session, number, outcome });
-            return;
-        }
-        let limit = self.limits.answers_per_session;
-        if memory.kept() >= limit as usize {
-            effects.push(Effect::Answer { session, number, outcome: Err(Refusal::TooManyAnswers { limit }) });
-            return;
-        }
-        match request {
-            Request::Acquire(acquire) => match self.acquire(place, number, acquire) {
-                Ok(Got::Held(lock)) => self.answer_granted(place, number, lock, effects),
-                Ok(Got::Queued { ahead }) => {
-                    self.answer(place, number, Ok(Answer::Queued { place: ahead }), effects);
-                }
-                Err(refusal) => self.answer(place, number, Err(refusal), effects),
-            },
-            Request::Release { grant, value } => match self.release(place, grant, value, effects) {
-                Ok(()) => self.answer_released(place, number, effects),
-                Err(refusal) => self.answer(place, number, Err(refusal), effects),
-            },
+        let Some(session) = self.admit(session, number, seen, effects) else { return };
+        let done = match request {
+            Request::Acquire(acquire) => self.acquire(session, number, acquire, effects),
+            Request::Release { grant, value } => self.release(session, number, grant, value, effects),
             other => {
-                let outcome = self.other_request(place, number, other, effects);
-                self.answer(place, number, outcome, effects);
+                let outcome = self.other_request(session, number, other, effects);
+                self.answer(session, number, outcome, effects);
+                Ok(())
             }
+        };
+        if let Err(refusal) = done {
+            self.answer(session, number, Err(refusal), effects);
         }
+        self.finish(effects);
     }
 
     /// The requests that are rarer. Kept apart: all of them in one function make the common ones slower.
@@ -268,29 +297,26 @@ impl Table {
 
     /// A grant of this session that stands.
     pub(crate) fn held(&self, session: Place<Session>, grant: GrantId) -> Result<Place<Lock>, Refusal> {
-        let lock = self.of_session(session, grant)?;
-        if self.locks[lock].held { Ok(lock) } else { Err(Refusal::NotHeld) }
+        self.of_session(session, grant).filter(|lock| self.locks[*lock].held).ok_or(Refusal::NotHeld)
     }
 
     /// A grant of this session, also one that only waits.
-    pub(crate) fn of_session(&self, session: Place<Session>, grant: GrantId) -> Result<Place<Lock>, Refusal> {
-        let lock = self.grants.find(&self.locks, &grant).ok_or(Refusal::NotHeld)?;
-        let ours = self.locks[lock].holder.is_some_and(|holder| holder.session == session);
-        if ours { Ok(lock) } else { Err(Refusal::NotHeld) }
+    #[inline]
+    pub(crate) fn of_session(&self, session: Place<Session>, grant: GrantId) -> Option<Place<Lock>> {
+        let lock = self.grants.find(&self.locks, &grant)?;
+        self.locks[lock].holder.is_some_and(|holder| holder.session == session).then_some(lock)
     }
 
     /// The resource of this name, made if it is not there. If nothing comes of it, it must be [touched](Self::touch).
-    pub(crate) fn resource(&mut self, name: LockName) -> Result<Place<Resource>, Refusal> {
-        let limit = self.limits.names;
+    /// None, if there are too many.
+    pub(crate) fn resource(&mut self, name: LockName) -> Option<Place<Resource>> {
         match self.names.entry(&self.resources, &name) {
-            Entry::Occupied(known) => Ok(*known.get()),
-            Entry::Vacant(_) if self.resources.len() >= limit as usize => {
-                Err(Refusal::TooManyNames { limit })
-            }
+            Entry::Occupied(known) => Some(*known.get()),
+            Entry::Vacant(_) if self.resources.len() >= self.limits.names as usize => None,
             Entry::Vacant(new) => {
                 let place = self.resources.put(Resource::new(name));
                 new.insert(place);
-                Ok(place)
+                Some(place)
             }
         }
     }
