@@ -56,9 +56,9 @@ macro_rules! script {
 }
 
 pub(in crate::engines) static ACQUIRE: LazyLock<Script> =
-    script!("acquire_free" "lock" "token" "value" "queue" "wake" "members" "acquire");
+    script!("acquire_free" "lock" "token" "queue" "acquire_busy" "value" "wake" "members" "acquire");
 pub(in crate::engines) static RELEASE: LazyLock<Script> =
-    script!("release_alone" "lock" "token" "value" "queue" "wake" "members" "release");
+    script!("release_alone" "lock" "token" "value" "queue" "wake" "release_freed" "members" "release");
 pub(in crate::engines) static RENEW: LazyLock<Script> = script!("grant" "lock" "value" "members" "renew");
 pub(in crate::engines) static SET_VALUE: LazyLock<Script> =
     script!("grant" "lock" "value" "members" "holds" "set_value");

@@ -1,13 +1,3 @@
--- Answers with the token; or {token, 1 if the value is in doubt, its bytes}; or {'busy', ms until it expires, place in the
--- queue, 1 if its holder will wake us}; or {'held', mode} if the owner holds it in a mode that does not cover this one.
-local owner, ttl, details = string.sub(who, 34), ARGV[2], ARGV[3]
-local mode, reenters, fair, client, place_ms, lease, stamp =
-  string.match(ARGV[4] or 'EX', '^(%S+) ?(%S*) ?(%S*) ?(%S*) ?(%S*) ?(%S*) ?(%S*)$')
-reenters, fair = reenters == '1', fair == '1'
--- Whether it may have a place in the queue, and whether it asks for one: `-` never did, and `?` would not hear whose turn it is.
-local queued = client ~= '' and client ~= '-'
-local queues = queued and client ~= '?'
-
 local function granted(token, beside_a_writer)
   if queued then
     leave_queue(grant)
@@ -19,24 +9,6 @@ local function granted(token, beside_a_writer)
   local in_doubt = state == 'd' or state == 'D' or (state == 'o' and not beside_a_writer)
   if mode == 'EX' and not beside_a_writer then open_value() end
   return { tonumber(token), in_doubt and 1 or 0, string.sub(found, 2) }
-end
-
--- `one` is the text of the lock if one of ours holds it.
-local function busy(by_ours, one)
-  local place = 0
-  if queues then
-    -- The counter of tokens also counts those who come.
-    redis.call('ZADD', queue, 'NX', whole(raise_token()), grant)
-    local place_ends, turn = whole(now_ms() + place_ms), lease .. ' ' .. stamp
-    local entry = place_ends .. ' ' .. client .. ' ' .. turn .. ' ' .. mode .. ' ' .. owner .. ' ' .. details
-    redis.call('HSET', waiters, grant, entry)
-    redis.call('PEXPIRE', queue, place_ms)
-    redis.call('PEXPIRE', waiters, place_ms)
-    place = redis.call('ZRANK', queue, grant)
-    if place % 8 == 0 then forget_last() end
-    if one and marked(one) ~= one then redis.call('APPEND', key, ' ') end
-  end
-  return { 'busy', redis.call('PTTL', key), place, by_ours and 1 or 0 }
 end
 
 -- Whether the queue lets this one through: it is the one who was woken, or with `fair` all before it are gone.
@@ -55,8 +27,6 @@ local function join(token, now, beside_a_writer)
   settle(now)
   return granted(token, beside_a_writer)
 end
-
-local held = redis.call('GET', key)
 
 if is_many(held) and not settle(now_ms()) then held = false end
 
@@ -116,11 +86,12 @@ if is_many(held) then
   return answer
 end
 
-local first, theirs, token, rest = string.match(held, '^tenure1 (%S+) (%S+) ([%d?]+) (.*)$')
-if reenters and theirs == owner then
+local first, token, rest = string.match(held, '^tenure1 (%S+) %S+ ([%d?]+) (.*)$')
+if first then
+  -- The owner that asks holds it, and may re-enter.
   local now, left = now_ms(), redis.call('PTTL', key)
   begin_many('EX', owner, token)
   add_member(first, now + left, owner .. ' ' .. token .. ' ' .. rest)
   return join(token, now, true)
 end
-return busy(first ~= nil, first and held)
+return busy(false)

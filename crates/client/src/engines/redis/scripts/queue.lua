@@ -20,9 +20,8 @@ end
 -- Takes out some at the end of the queue whose time is over: those at its beginning go when it is their turn, and the others would stay as
 -- long as anybody waits.
 local function forget_last()
-  local now = now_ms()
-  for _, who in ipairs(redis.call('ZREVRANGE', queue, 0, 15)) do
-    local entry = redis.call('HGET', waiters, who)
-    if not entry or tonumber(string.match(entry, '^%d+')) <= now then leave_queue(who) end
+  local now, last = now_ms(), redis.call('ZREVRANGE', queue, 0, 15)
+  for at, entry in ipairs(redis.call('HMGET', waiters, unpack(last))) do
+    if not entry or tonumber(string.match(entry, '^%d+')) <= now then leave_queue(last[at]) end
   end
 end

@@ -1,7 +1,3 @@
-if freed then
-  local _, message = wake(nil, not close_value(), here)
-  return message or 1
-end
 if is_many(held) then
   local now = now_ms()
   local any = settle(now)

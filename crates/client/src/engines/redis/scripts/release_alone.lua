@@ -8,5 +8,6 @@ local held = redis.call('GET', key)
 local freed = held and string.sub(held, 1, 40) == 'tenure1 ' .. grant
 if freed then
   redis.call('DEL', key)
-  if string.sub(held, -1) ~= ' ' or redis.call('EXISTS', 'tenure:queue:' .. key, 'tenure:value:' .. key) == 0 then return 1 end
+  if string.sub(held, -1) ~= ' ' then return 1 end
+  if not here and redis.call('EXISTS', 'tenure:queue:' .. key, 'tenure:value:' .. key) == 0 then return 1 end
 end
