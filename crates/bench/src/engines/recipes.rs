@@ -51,7 +51,11 @@ pub(super) trait Database: Send + 'static {
 pub(super) async fn beside_ours<D: Database>(url: &str, recipe: &str) -> Result<Vec<Box<dyn Contender>>> {
     match recipe {
         "table" => sql::beside_ours::<Table<D>>(url, recipe).await,
-        "row" => sql::beside_ours::<Row<D>>(url, recipe).await,
+        "row" => {
+            let mut contenders = sql::beside_ours::<Row<D>>(url, recipe).await?;
+            contenders.insert(2, sql::bare::<CheckedRow<D>>(url, Thread::Another));
+            Ok(contenders)
+        }
         _ => sql::beside_ours::<Session<D>>(url, recipe).await,
     }
 }
@@ -95,6 +99,28 @@ impl<D: Database> Recipe for Row<D> {
         let mut transaction = self.locks.begin().await?;
         D::lock_row(&mut transaction, key).await?;
         D::count(&mut self.counts, key).await?;
+        held.await;
+        Ok(transaction.commit().await?)
+    }
+}
+
+/// The same, which sees to it that the row was still locked when the token was counted: if the first connection has died in between, another
+/// holds the lock, and may have a smaller token.
+struct CheckedRow<D: Database>(Row<D>);
+
+impl<D: Database> Recipe for CheckedRow<D> {
+    const NAME: &'static str = "bare SELECT … FOR UPDATE + token + ping";
+
+    async fn connect(url: &str, holds: Thread) -> Result<Self> {
+        Ok(Self(Row::connect(url, holds).await?))
+    }
+
+    async fn pair(&mut self, key: &str, held: Held) -> Result<()> {
+        let Row { locks, counts } = &mut self.0;
+        let mut transaction = locks.begin().await?;
+        D::lock_row(&mut transaction, key).await?;
+        D::count(counts, key).await?;
+        transaction.ping().await?;
         held.await;
         Ok(transaction.commit().await?)
     }

@@ -25,9 +25,9 @@ pub(super) trait Recipe: Sized + Send + 'static {
 /// The bare recipe, and ours with the same: with as many connections as clients that hold or wait, and some more, and where fewer will do,
 /// also as it comes. Where a lock is a connection's, the bare recipe also as one that outlives a runtime.
 pub(super) async fn beside_ours<R: Recipe>(url: &str, recipe: &str) -> Result<Vec<Box<dyn Contender>>> {
-    let mut contenders: Vec<Box<dyn Contender>> = vec![Box::new(Bare::<R>::new(url, Thread::Same))];
+    let mut contenders = vec![bare::<R>(url, Thread::Same)];
     if recipe != "table" {
-        contenders.push(Box::new(Bare::<R>::new(url, Thread::Another)));
+        contenders.push(bare::<R>(url, Thread::Another));
     }
     let ours = format!("{url}?recipe={recipe}");
     let as_many = format!("{ours}&connections=100");
@@ -36,6 +36,11 @@ pub(super) async fn beside_ours<R: Recipe>(url: &str, recipe: &str) -> Result<Ve
         contenders.push(Box::new(Tenure::connect("tenure", &ours).await?));
     }
     Ok(contenders)
+}
+
+/// The bare recipe alone.
+pub(super) fn bare<R: Recipe>(url: &str, thread: Thread) -> Box<dyn Contender> {
+    Box::new(Bare::<R>::new(url, thread))
 }
 
 struct Bare<R> {
