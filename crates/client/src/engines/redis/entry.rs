@@ -106,7 +106,8 @@ mod tests {
         request.label = Some("the \"holder\"\nof it".into());
         let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_234_567);
         let value = GrantId::random();
-        let details = Ourselves::new().details(&request, now, Some(request.grant));
+        let ourselves = Ourselves::new();
+        let details = ourselves.details(&request, now, Some(request.grant));
         let text = text_of(&request, value, NONE, &details).to_string();
         let Held::One(member) = Held::parse(text.as_bytes()) else { panic!("{text}") };
         assert_eq!((member.grant, member.owner, member.mode), (request.grant, request.owner, Mode::Ex));
