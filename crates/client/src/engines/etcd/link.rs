@@ -259,7 +259,7 @@ impl Link {
         F: Future<Output = Result<T, Error>>,
     {
         let ends = self.now() + self.limit;
-        let (mut repeated, mut pause) = (false, FIRST_PAUSE);
+        let (mut repeated, mut pause, mut before) = (false, FIRST_PAUSE, None);
         loop {
             let way = self.way()?;
             // In a box, since requests of the client crate are large, and those who wait for a lock have none under way.
@@ -275,8 +275,11 @@ impl Link {
             repeated |= fault.what == What::NoAnswer;
             let go_on = self.now() + random::jittered(pause);
             if go_on >= ends {
-                return Err(fault.after(repeated));
+                // An attempt that time ran out for says less than the one before it.
+                let is_cut_short = self.now() >= ends;
+                return Err(before.filter(|_| is_cut_short).unwrap_or(fault).after(repeated));
             }
+            before = Some(fault);
             self.context.clock.sleep_until(go_on).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
