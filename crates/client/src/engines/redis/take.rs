@@ -6,7 +6,8 @@
 //! - **The token is drawn while the lock is held**, so it is above those of all who held it before, and below those of all who come
 //!   after. If the lease was over by then, so is belief in it when the answer comes, and nobody sees that token.
 //! - **The rest is looked for while the lock is held**: a value, those who wait, or that it was kept for one who was told to ask. Who finds
-//!   something goes on with the script, which knows what to do about it.
+//!   something goes on with the script, which knows what to do about it. Who gives up in between gives back a lock without a mark, and tells
+//!   nobody: whoever has not looked meanwhile waits as it did before.
 //!
 //! What the key says cannot have the token in it. The first renewal writes it down, and is due soon; until then, the lock is *young*.
 
