@@ -152,7 +152,7 @@ async fn all_waiters_of_a_client_share_one_subscription() {
         })
         .collect();
     eventually("all wait", || {
-        let queues = ["a", "b", "c"].map(|lock| redis.command(&["ZCARD", &format!("tenure:queue:{lock}")]));
+        let queues = ["a", "b", "c"].map(|lock| redis.command(&["LLEN", &format!("tenure:queue:{lock}")]));
         queues.iter().map(|count| count.parse::<usize>().unwrap()).sum::<usize>() == WAITERS
     });
     let subscribed = redis.command(&["CLIENT", "LIST", "TYPE", "pubsub"]);

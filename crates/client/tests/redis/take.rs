@@ -89,7 +89,7 @@ async fn who_waits_beside_the_one_who_releases_needs_no_message() {
     let redis = Redis::start();
     let (client, other) = (connect(&redis.url()).await, connect(&redis.url()).await);
     let queued = |count: &str| {
-        eventually("they wait", || redis.command(&["ZCARD", "tenure:queue:a"]) == count);
+        eventually("they wait", || redis.command(&["LLEN", "tenure:queue:a"]) == count);
     };
     let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
     let beside = tokio::spawn(client.lock("a").ttl(LONG).acquire());
@@ -123,7 +123,7 @@ async fn who_comes_to_wait_or_writes_a_value_leaves_a_mark() {
 
     let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
     let waiting = tokio::spawn(other.lock("a").ttl(LONG).acquire());
-    eventually("it waits", || redis.command(&["ZCARD", "tenure:queue:a"]) == "1");
+    eventually("it waits", || redis.command(&["LLEN", "tenure:queue:a"]) == "1");
     assert!(is_marked(&redis, "a"));
     assert!(redis.command(&["PTTL", "a"]).parse::<u128>().unwrap() > LONG.as_millis() / 2);
     let messages = calls(&redis, "publish");
@@ -145,7 +145,7 @@ async fn who_comes_to_wait_or_writes_a_value_leaves_a_mark() {
 async fn who_takes_a_lock_that_others_wait_for_leaves_a_mark() {
     let redis = Redis::start();
     let client = connect(&redis.url()).await;
-    redis.command(&["ZADD", "tenure:queue:a", "1", "0123456789abcdef0123456789abcdef"]);
+    redis.command(&["RPUSH", "tenure:queue:a", "0123456789abcdef0123456789abcdef"]);
     let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
     assert!(is_marked(&redis, "a"));
     held.release().await.unwrap();

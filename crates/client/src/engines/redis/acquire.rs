@@ -246,11 +246,14 @@ impl RedisEngine {
 
     /// Frees what a grant holds, and takes it out of the queue; whether it held. Who gets it here is told at once.
     pub(super) async fn let_go(&self, key: &str, grant: &Grant) -> Result<bool, Fault> {
-        let mut script = Call::new(&scripts::RELEASE, key);
-        script.arg(grant.id.to_string());
-        if self.wakeups.anybody_waits_for(&grant.name) {
-            script.arg(self.wakeups.client());
-        }
+        let script = |risen| {
+            let mut script = Call::new(&scripts::RELEASE, key);
+            script.arg(grant.id.to_string());
+            if risen && self.wakeups.anybody_waits_for(&grant.name) {
+                script.arg(self.wakeups.client());
+            }
+            script
+        };
         match self.link.freeing(self.limit, &script).await {
             Ok(Answer::BulkString(message)) => {
                 self.wakeups.wake(&message);

@@ -15,19 +15,21 @@ local queues = queued and client ~= '?'
 local function busy(by_ours, one)
   local place = 0
   if queues then
-    -- The counter of tokens also counts those who come.
-    local is_new = redis.call('ZADD', queue, 'NX', whole(raise_token()), grant) == 1
     local place_ends, turn = whole(now_ms() + place_ms), lease .. ' ' .. stamp
     local entry = place_ends .. ' ' .. client .. ' ' .. turn .. ' ' .. mode .. ' ' .. owner .. ' ' .. details
-    redis.call('HSET', waiters, grant, entry)
-    redis.call('PEXPIRE', queue, place_ms)
-    redis.call('PEXPIRE', waiters, place_ms)
-    -- Who is new stands last. (To look for it would cost Redis as much as all else here.)
-    place = is_new and redis.call('ZCARD', queue) - 1 or redis.call('ZRANK', queue, grant)
+    place = redis.call('HSET', waiters, grant, entry) == 0 and redis.call('LPOS', queue, grant)
+    local is_new = not place
+    place = place or redis.call('RPUSH', queue, grant) - 1
+    -- What is done for every newcomer in a short queue is done for some of them in a long one: there are others who come.
+    if not is_new or place < 16 or place % 16 == 0 then
+      redis.call('PEXPIRE', queue, place_ms)
+      redis.call('PEXPIRE', waiters, place_ms)
+    end
     if place % 16 == 0 then forget_last() end
     if one and marked(one) ~= one then redis.call('APPEND', key, ' ') end
   end
-  return { 'busy', redis.call('PTTL', key), place, by_ours and 1 or 0 }
+  -- When it expires concerns only who is first.
+  return { 'busy', place == 0 and redis.call('PTTL', key) or -1, place, by_ours and 1 or 0 }
 end
 
 local held = redis.call('GET', key)

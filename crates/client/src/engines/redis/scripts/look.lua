@@ -10,7 +10,7 @@ if is_many(held) then
     members_of[#members_of + 1] = redis.call('HGET', members, who)
   end
 end
-for _, who in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
+for _, who in ipairs(redis.call('LRANGE', queue, 0, -1)) do
   local entry = redis.call('HGET', waiters, who)
   local until_ms, rest = string.match(entry or '', '^(%d+) %S+ %S+ %S+ (.*)$')
   if until_ms and tonumber(until_ms) > now then

@@ -1,8 +1,9 @@
 -- Most locks have one holder, nobody waits for them, and they have no value: that is answered before anything else is defined, and by the text
 -- alone if it has no mark (see lock.lua).
 --
--- ARGV: grant, and the client that asks, if others of that client wait. Frees what this grant holds, and takes it out of the queue; 1
--- if it held, 0 if not. If it was one of that client's whose turn has come, the answer is the message for it.
+-- ARGV: grant, and the client that asks, if others of that client wait and its connection has been through rise.lua. Frees what this grant
+-- holds, and takes it out of the queue; 1 if it held, 0 if not. If it was one of that client's whose turn has come, the answer is the
+-- message for it.
 local key, grant, here = KEYS[1], ARGV[1], ARGV[2]
 local held = redis.call('GET', key)
 local freed = held and string.sub(held, 1, 40) == 'tenure1 ' .. grant

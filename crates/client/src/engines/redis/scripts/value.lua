@@ -8,8 +8,8 @@ local value = 'tenure:value:' .. key
 
 -- Whether there is one.
 local function change_value(from_to)
-  local state = redis.call('GETRANGE', value, 0, 0)
-  if from_to[state] then redis.call('SETRANGE', value, 0, from_to[state]) end
+  local state = redis.call('GETRANGE', value, '0', '0')
+  if from_to[state] then redis.call('SETRANGE', value, '0', from_to[state]) end
   return state ~= ''
 end
 

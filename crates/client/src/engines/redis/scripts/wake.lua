@@ -10,12 +10,11 @@ end
 -- Gives the lock, which is free, to one who waits, if it hears of it; the number of clients that did, and the message. LEASE (ms) is what it
 -- has until it renews. STAMP is the instant, by its own clock, before it last asked: from then on it counts that lease, so it need not ask
 -- again. Either is given back to it as it came.
-local function hand_over(who, client, lease, stamp, rest, now, here)
-  local token = whole(raise_token(now * 1000))
+local function hand_over(who, client, lease, stamp, owner, details, now, here)
+  local token = whole(raise_token(not here and now * 1000))
   local message = who .. ' ' .. token .. ' ' .. stamp .. ' ' .. lease
   local heard = tell(client, message, here)
   if type(heard) == 'number' and heard > 0 then
-    local owner, details = string.match(rest, '^(%S+) (.*)$')
     local text = 'tenure1 ' .. who .. ' ' .. owner .. ' ' .. token .. ' EX ' .. details
     redis.call('SET', key, marked(text), 'NX', 'PX', lease)
     leave_queue(who)
@@ -37,12 +36,13 @@ end
 -- message, if it is one of the client's that asks (`here`). Those whose time is over are taken out; those whose client does not hear just now
 -- are passed over, and keep their places. Whoever asks by itself is not told.
 local function wake(only, free, here)
-  local at, now, deaf = 0, nil, {}
+  -- A text, since Redis takes long to write numbers down.
+  local at, now, deaf = '0', nil, {}
   while true do
-    local who = redis.call('ZRANGE', queue, at, at)[1]
+    local who = redis.call('LINDEX', queue, at)
     if not who or who == grant then return who end
-    local until_ms, client, lease, stamp, mode, rest =
-      string.match(redis.call('HGET', waiters, who) or '', '^(%d+) (%S+) (%d+) (%d+) (%S+) (.*)$')
+    local until_ms, client, lease, stamp, mode, owner, details =
+      string.match(redis.call('HGET', waiters, who) or '', '^(%d+) (%S+) (%d+) (%d+) (%S+) (%S+) (.*)$')
     now = now or now_ms()
     if not until_ms or tonumber(until_ms) <= now then
       leave_queue(who)
@@ -51,7 +51,7 @@ local function wake(only, free, here)
       if not deaf[client] then
         local heard, message
         if free and lease ~= '0' then
-          heard, message = hand_over(who, client, lease, stamp, rest, now, here)
+          heard, message = hand_over(who, client, lease, stamp, owner, details, now, here)
         else
           heard, message = call_up(who, client, only, here)
         end
