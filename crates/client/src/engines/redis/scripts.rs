@@ -56,19 +56,19 @@ macro_rules! script {
 }
 
 pub(in crate::engines) static ACQUIRE: LazyLock<Script> =
-    script!("acquire_free" "lock" "token" "queue" "acquire_busy" "value" "wake" "members" "acquire");
-pub(in crate::engines) static RELEASE: LazyLock<Script> =
-    script!("release_alone" "lock" "token" "value" "queue" "wake" "release_freed" "members" "release");
-pub(in crate::engines) static RENEW: LazyLock<Script> = script!("grant" "lock" "value" "members" "renew");
+    script!("acquire_free" "clock" "queue" "acquire_busy" "lock" "token" "value" "wake" "members" "acquire");
+pub(in crate::engines) static RELEASE: LazyLock<Script> = script!("release_alone" "clock" "queue" "token" "release_here" "lock" "value" "wake" "release_freed" "members" "release");
+pub(in crate::engines) static RENEW: LazyLock<Script> =
+    script!("grant" "clock" "lock" "value" "members" "renew");
 pub(in crate::engines) static SET_VALUE: LazyLock<Script> =
-    script!("grant" "lock" "value" "members" "holds" "set_value");
+    script!("grant" "clock" "lock" "value" "members" "holds" "set_value");
 pub(in crate::engines) static REMEMBER: LazyLock<Script> =
-    script!("grant" "lock" "value" "members" "holds" "remember");
-pub(in crate::engines) static RECALL: LazyLock<Script> = script!("grant" "lock" "recall");
+    script!("grant" "clock" "lock" "value" "members" "holds" "remember");
+pub(in crate::engines) static RECALL: LazyLock<Script> = script!("grant" "clock" "recall");
 pub(in crate::engines) static BREAK: LazyLock<Script> =
-    script!("grant" "lock" "token" "value" "queue" "wake" "members" "break");
+    script!("grant" "clock" "queue" "token" "lock" "value" "wake" "members" "break");
 pub(in crate::engines) static LOOK: LazyLock<Script> =
-    script!("grant" "lock" "value" "queue" "members" "look");
+    script!("grant" "clock" "lock" "value" "queue" "members" "look");
 pub(in crate::engines) static RISE: LazyLock<Script> = script!("rise");
 
 /// The first round of a majority that is to have a token.

@@ -17,7 +17,7 @@ local function is_its_turn()
     local next = redis.call('GET', 'tenure:next:' .. key)
     return not next or next == grant
   end
-  local first = first_in_queue()
+  local first = redis.call('LINDEX', queue, '0')
   if first and first ~= grant then first = wake(nil, is_free()) end
   return not first or first == grant
 end

@@ -1,8 +1,8 @@
--- Who finds another holder waits: that is answered before anything else is defined, since each function that a script defines costs it as
--- much as a call.
+-- Who finds another holder waits: that is answered before anything else is defined, since each function that a script defines costs
+-- something.
 --
--- Answers with the token; or {token, 1 if the value is in doubt, its bytes}; or {'busy', ms until it expires, place in the
--- queue, 1 if its holder will wake us}; or {'held', mode} if the owner holds it in a mode that does not cover this one.
+-- Answers with the token; or {token, 1 if the value is in doubt, its bytes}; or {'busy', ms until it expires if this one is first, place in
+-- the queue, 1 if its holder will wake us}; or {'held', mode} if the owner holds it in a mode that does not cover this one.
 local owner, ttl, details = string.sub(who, 34), ARGV[2], ARGV[3]
 local mode, reenters, fair, client, place_ms, lease, stamp =
   string.match(ARGV[4] or 'EX', '^(%S+) ?(%S*) ?(%S*) ?(%S*) ?(%S*) ?(%S*) ?(%S*)$')
@@ -15,9 +15,9 @@ local queues = queued and client ~= '?'
 local function busy(by_ours, one)
   local place = 0
   if queues then
-    local place_ends, turn = whole(now_ms() + place_ms), lease .. ' ' .. stamp
-    local entry = place_ends .. ' ' .. client .. ' ' .. turn .. ' ' .. mode .. ' ' .. owner .. ' ' .. details
-    place = redis.call('HSET', waiters, grant, entry) == 0 and redis.call('LPOS', queue, grant)
+    local now = now_ms()
+    local turn = client .. ' ' .. lease .. ' ' .. stamp .. ' ' .. mode .. ' ' .. owner .. ' ' .. details
+    place = redis.call('HSET', waiters, grant, whole(now + place_ms) .. ' ' .. turn) == 0 and redis.call('LPOS', queue, grant)
     local is_new = not place
     place = place or redis.call('RPUSH', queue, grant) - 1
     -- What is done for every newcomer in a short queue is done for some of them in a long one: there are others who come.
@@ -25,14 +25,19 @@ local function busy(by_ours, one)
       redis.call('PEXPIRE', queue, place_ms)
       redis.call('PEXPIRE', waiters, place_ms)
     end
-    if place % 16 == 0 then forget_last() end
-    if one and marked(one) ~= one then redis.call('APPEND', key, ' ') end
+    if place % 16 == 0 then
+      -- Takes out some at the end whose time is over: those at the beginning go when it is their turn, and the others would stay as long as
+      -- anybody waits.
+      local last = redis.call('LRANGE', queue, '-16', '-1')
+      for at, entry in ipairs(redis.call('HMGET', waiters, unpack(last))) do
+        if not entry or tonumber(string.match(entry, '^%d+')) <= now then leave_queue(last[at]) end
+      end
+    end
+    if one and string.sub(one, -1) ~= ' ' then redis.call('APPEND', key, ' ') end
   end
-  -- When it expires concerns only who is first.
   return { 'busy', place == 0 and redis.call('PTTL', key) or -1, place, by_ours and 1 or 0 }
 end
 
 local held = redis.call('GET', key)
-local by_another = held and not is_mine(held) and not is_many(held)
-local theirs = by_another and string.match(held, '^tenure1 %S+ (%S+) [%d?]+ ')
-if theirs and not (reenters and theirs == owner) then return busy(true, held) end
+local by, of = string.match(held or '', '^tenure1 (%S+) (%S+) [%d?]+ ')
+if by and by ~= grant and by ~= 'many' and not (reenters and of == owner) then return busy(true, held) end

@@ -16,11 +16,6 @@ local function is_many(held)
   return held and string.sub(held, 1, 13) == 'tenure1 many '
 end
 
-local function now_ms()
-  local now = redis.call('TIME')
-  return now[1] * 1000 + math.floor(now[2] / 1000)
-end
-
 local function marked(text)
   return string.sub(text, -1) == ' ' and text or text .. ' '
 end
@@ -29,9 +24,4 @@ end
 local function noted(held, token)
   local before, after = string.match(held, '^(tenure1 %S+ %S+) %? (.*)$')
   return before and before .. ' ' .. token .. ' ' .. after
-end
-
--- Numbers of this size would be written with an exponent.
-local function whole(number)
-  return string.format('%d', number)
 end

@@ -6,22 +6,22 @@
 --
 -- A place is kept until UNTIL (ms), and each who waits asks again in time. Who is gone is not waited for: nobody hears what is
 -- published to its client, and its time will be over.
+--
+-- Numbers that are passed to Redis are texts where they can be: it takes long to write them down.
 local queue, waiters = 'tenure:queue:' .. key, 'tenure:waiters:' .. key
+
+local function entry_of(who)
+  return string.match(redis.call('HGET', waiters, who) or '', '^(%d+) (%S+) (%d+) (%d+) (%S+) (%S+) (.*)$')
+end
 
 local function leave_queue(who)
   redis.call('HDEL', waiters, who)
   return redis.call('LREM', queue, '1', who) == 1
 end
 
-local function first_in_queue()
-  return redis.call('LINDEX', queue, '0')
-end
-
--- Takes out some at the end of the queue whose time is over: those at its beginning go when it is their turn, and the others would stay as
--- long as anybody waits.
-local function forget_last()
-  local now, last = now_ms(), redis.call('LRANGE', queue, '-16', '-1')
-  for at, entry in ipairs(redis.call('HMGET', waiters, unpack(last))) do
-    if not entry or tonumber(string.match(entry, '^%d+')) <= now then leave_queue(last[at]) end
-  end
+-- Gives the lock, which is free, to one who waits.
+local function give(who, owner, token, details, lease)
+  local text = 'tenure1 ' .. who .. ' ' .. owner .. ' ' .. token .. ' EX ' .. details .. ' '
+  redis.call('SET', key, text, 'NX', 'PX', lease)
+  leave_queue(who)
 end

@@ -2,7 +2,7 @@
 -- alone if it has no mark (see lock.lua).
 --
 -- ARGV: grant, and the client that asks, if others of that client wait and its connection has been through rise.lua. Frees what this grant
--- holds, and takes it out of the queue; 1 if it held, 0 if not. If it was one of that client's whose turn has come, the answer is the
+-- holds, and takes it out of the queue; 1 if it held, 0 if not. If it is one of that client's whose turn has come, the answer is the
 -- message for it.
 local key, grant, here = KEYS[1], ARGV[1], ARGV[2]
 local held = redis.call('GET', key)

@@ -1,5 +1,5 @@
 -- What one held alone is free: whose turn it is.
 if freed then
-  local _, message = wake(nil, not close_value(), here)
-  return message or 1
+  wake(nil, not close_value())
+  return 1
 end
