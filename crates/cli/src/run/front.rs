@@ -8,13 +8,12 @@ use nix::sys::signal::Signal;
 use rustix::process::{Pid, WaitOptions};
 use tenure::clock::BootTime;
 use tenure::{GuardState, Lost, LostReason, OncePerError, Release, ReleaseError};
-use tokio::sync::mpsc::UnboundedReceiver;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::job::{Got, Held, Job, Talk};
 use super::order::Why;
 use super::shift::{Ended, Shift};
-use super::signals::{self, Came, Signals, Whom};
+use super::signals::{self, Came, Heard, Signals, Whom};
 use super::terminal::Terminal;
 use super::waiting::Waiting;
 use crate::Connect;
@@ -154,13 +153,13 @@ fn already_run(job: &Job, ago: Duration) -> u8 {
 }
 
 /// Waits for something, or for a signal that ends the waiting.
-async fn interruptible<T>(signals: &mut UnboundedReceiver<Came>, what: impl Future<Output = T>) -> Waited<T> {
+async fn interruptible<T>(signals: &mut Heard, what: impl Future<Output = T>) -> Waited<T> {
     let mut what = pin!(what);
     loop {
         tokio::select! {
             biased;
             got = &mut what => return Waited::Got(got),
-            Some(came) = signals.recv() => match came.signal {
+            Some(came) = signals.next() => match came.signal {
                 Signal::SIGTSTP => signals::stop(Whom::Itself),
                 Signal::SIGCONT | Signal::SIGWINCH => {}
                 _ => return Waited::Interrupted(came),

@@ -10,12 +10,11 @@ use rustix::process::Pid;
 use tenure::clock::BootTime;
 use tenure::{Guard, LostReason};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
-use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::job::{Job, longest_grace};
 use super::minder;
 use super::order::{self, End, Limits, Order, Patience, Report, Start, Why};
-use super::signals::{self, Came, Whom};
+use super::signals::{self, Came, Heard, Whom};
 use super::terminal::Terminal;
 use crate::exit::{self, Failure};
 use crate::say::say;
@@ -34,7 +33,7 @@ pub(super) struct Shift<'a> {
     place: &'a str,
     /// How long before the deadline the command is told to end.
     grace: Duration,
-    signals: &'a mut UnboundedReceiver<Came>,
+    signals: &'a mut Heard,
     terminal: Option<Terminal>,
     minder: Pid,
     socket: &'a UnixStream,
@@ -57,7 +56,7 @@ impl<'a> Shift<'a> {
         job: &'a Job,
         guard: &'a Guard,
         place: &'a str,
-        signals: &'a mut UnboundedReceiver<Came>,
+        signals: &'a mut Heard,
         terminal: Option<Terminal>,
         minder: Pid,
         socket: &'a UnixStream,
@@ -108,7 +107,7 @@ impl<'a> Shift<'a> {
                     Some(Ok(Report::Ended(end))) => break end,
                     Some(Err(_)) | None => break self.take_over("the process that minds the command is gone", Why::ByItself),
                 },
-                Some(came) = self.signals.recv() => self.pass_on(came),
+                Some(came) = self.signals.next() => self.pass_on(came),
                 () = watch.moved() => self.deadline_moved(watch.deadline()),
                 () = take_over => break self.take_over("the process that minds the command does not do it", Why::Deadline),
             }
@@ -233,7 +232,7 @@ impl<'a> Shift<'a> {
     }
 
     /// Takes the terminal back from the command. The keyboard's signal that ended it, if one did.
-    fn take_terminal_back(&self, end: &End) -> Option<(Signal, Whom)> {
+    fn take_terminal_back(&mut self, end: &End) -> Option<(Signal, Whom)> {
         let of_keyboard =
             [Signal::SIGINT, Signal::SIGQUIT].into_iter().find(|signal| end.signal == Some(*signal as i32));
         let unfinished = end.signal.is_some() || end.asked || end.why != Why::ByItself;
@@ -242,10 +241,14 @@ impl<'a> Shift<'a> {
             _ => false,
         };
         if !had_terminal {
-            // It went to our group, and to the command with it or through us.
-            return of_keyboard
-                .filter(|signal| self.keyboard == Some(*signal))
-                .map(|signal| (signal, Whom::Itself));
+            // It went to our group, and to the command with it or through us. So it has come, but the command's end may have been heard of first.
+            let of_keyboard = of_keyboard?;
+            while self.keyboard != Some(of_keyboard)
+                && let Some(came) = self.signals.by_now()
+            {
+                self.keyboard = came.of_the_keyboard().or(self.keyboard);
+            }
+            return (self.keyboard == Some(of_keyboard)).then_some((of_keyboard, Whom::Itself));
         }
         // It went to the command alone. A script or a make that we are part of is to hear of it too.
         of_keyboard.map(|signal| (signal, Whom::Group))

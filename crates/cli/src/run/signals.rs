@@ -1,12 +1,13 @@
 //! Signals, as something that is read: they are blocked in all threads, and come through a descriptor.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Resource, Rlimit};
-use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 use crate::exit::Failure;
 
@@ -104,20 +105,57 @@ impl Signals {
         Some(Came { signal, from: (info.ssi_code <= 0).then_some(info.ssi_pid) })
     }
 
-    /// Hands them on as they come, from a thread of its own.
-    pub(super) fn listen(self) -> Result<UnboundedReceiver<Came>, Failure> {
-        let (hand_on, heard) = mpsc::unbounded_channel();
+    /// Hears them as they come, on a thread of its own.
+    pub(super) fn listen(self) -> Result<Heard, Failure> {
+        let (hand_on, coming) = mpsc::unbounded_channel();
+        let source = Arc::new(Source { signals: self, hand_on: Mutex::new(hand_on) });
+        let heard = Heard { source: source.clone(), coming };
         let listen = move || {
-            while !hand_on.is_closed() {
-                let _ = rustix::event::poll(&mut [PollFd::new(&self, PollFlags::IN)], None);
-                while let Some(came) = self.next() {
-                    let _ = hand_on.send(came);
-                }
+            while source.hand_on() {
+                let _ = rustix::event::poll(&mut [PollFd::new(&source.signals, PollFlags::IN)], None);
             }
         };
         let thread = std::thread::Builder::new().name("tenure-signals".into()).spawn(listen);
         thread.map_err(|error| Failure::system("cannot start a thread", error))?;
         Ok(heard)
+    }
+}
+
+/// The signals that come, in their order.
+#[derive(Debug)]
+pub(super) struct Heard {
+    source: Arc<Source>,
+    coming: UnboundedReceiver<Came>,
+}
+
+/// Where they come from.
+#[derive(Debug)]
+struct Source {
+    signals: Signals,
+    /// Whoever reads one hands it on before anybody reads the next.
+    hand_on: Mutex<UnboundedSender<Came>>,
+}
+
+impl Heard {
+    pub(super) async fn next(&mut self) -> Option<Came> {
+        self.coming.recv().await
+    }
+
+    /// The next that has come by now, whether the thread has seen it or not.
+    pub(super) fn by_now(&mut self) -> Option<Came> {
+        self.source.hand_on();
+        self.coming.try_recv().ok()
+    }
+}
+
+impl Source {
+    /// Hands on what has come; whether anybody listens.
+    fn hand_on(&self) -> bool {
+        let hand_on = self.hand_on.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(came) = self.signals.next() {
+            let _ = hand_on.send(came);
+        }
+        !hand_on.is_closed()
     }
 }
 

@@ -37,14 +37,16 @@ impl Place {
         Client::connect(&self.url()).unwrap()
     }
 
-    /// Any program, in this place: with `tenure` in its PATH, and nobody's configuration.
+    /// Any program, in this place: with `tenure` in its PATH, nobody's configuration, and no signal ignored.
     pub(crate) fn program(&self, program: &str) -> Command {
         let tenure = Path::new(env!("CARGO_BIN_EXE_tenure"));
         let path = std::env::join_paths(
             std::iter::once(tenure.parent().unwrap().to_owned())
                 .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
         );
-        let mut command = Command::new(program);
+        // Whatever these tests were started by may have had them ignore signals, as `nohup` and a shell's `&` do.
+        let mut command = Command::new("env");
+        command.args(["--default-signal", program]);
         command.current_dir(self.folder.path());
         for (variable, _) in std::env::vars().filter(|(variable, _)| variable.starts_with("TENURE_")) {
             command.env_remove(variable);
