@@ -220,18 +220,18 @@ impl RedisEngine {
         sent_at: BootTime,
     ) -> Call {
         let (reenters, fair) = (u8::from(request.reenter), u8::from(self.address.fair));
-        let client = match place {
-            Place::None => "-",
-            Place::Deaf => "?",
-            Place::Kept => self.wakeups.client(),
-        };
         let who = format!("{} {}", request.grant, request.owner);
         let mut script = Call::new(&scripts::ACQUIRE, key);
         script.arg(who).arg(milliseconds(request.ttl)).arg(details);
         if (request.mode, request.reenter, self.address.fair, place) != (Mode::Ex, false, false, Place::None)
         {
-            let (mode, kept, offer) = (request.mode, PLACE_KEPT.as_millis(), handed::offer(request, sent_at));
-            script.arg(format!("{mode} {reenters} {fair} {client} {kept} {offer}"));
+            let turn = match place {
+                Place::None => "-".to_owned(),
+                Place::Deaf => "?".to_owned(),
+                Place::Kept => format!("{} {}", self.wakeups.client(), handed::offer(request, sent_at)),
+            };
+            let (mode, kept) = (request.mode, PLACE_KEPT.as_millis());
+            script.arg(format!("{mode} {reenters} {fair} {kept} {turn}"));
         }
         script
     }

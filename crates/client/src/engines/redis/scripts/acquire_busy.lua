@@ -4,20 +4,19 @@
 -- Answers with the token; or {token, 1 if the value is in doubt, its bytes}; or {'busy', ms until it expires if this one is first, place in
 -- the queue, 1 if its holder will wake us}; or {'held', mode} if the owner holds it in a mode that does not cover this one.
 local owner, ttl, details = string.sub(who, 34), ARGV[2], ARGV[3]
-local mode, reenters, fair, client, place_ms, lease, stamp =
-  string.match(ARGV[4] or 'EX', '^(%S+) ?(%S*) ?(%S*) ?(%S*) ?(%S*) ?(%S*) ?(%S*)$')
+local mode, reenters, fair, place_ms, turn = string.match(ARGV[4] or 'EX 0 0 0 -', '^(%S+) (%S+) (%S+) (%S+) (.*)$')
 reenters, fair = reenters == '1', fair == '1'
 -- Whether it may have a place in the queue, and whether it asks for one: `-` never did, and `?` would not hear whose turn it is.
-local queued = client ~= '' and client ~= '-'
-local queues = queued and client ~= '?'
+local queued = turn ~= '-'
+local queues = queued and turn ~= '?'
 
 -- `one` is the text of the lock if one of ours holds it.
 local function busy(by_ours, one)
   local place = 0
   if queues then
     local now = now_ms()
-    local turn = client .. ' ' .. lease .. ' ' .. stamp .. ' ' .. mode .. ' ' .. owner .. ' ' .. details
-    place = redis.call('HSET', waiters, grant, whole(now + place_ms) .. ' ' .. turn) == 0 and redis.call('LPOS', queue, grant)
+    local entry = whole(now + place_ms) .. ' ' .. turn .. ' ' .. mode .. ' ' .. owner .. ' ' .. details
+    place = redis.call('HSET', waiters, grant, entry) == 0 and redis.call('LPOS', queue, grant)
     local is_new = not place
     place = place or redis.call('RPUSH', queue, grant) - 1
     -- What is done for every newcomer in a short queue is done for some of them in a long one: there are others who come.
