@@ -139,7 +139,7 @@ impl Table {
         self.check_locks(session, items.len())?;
         let new = items.iter().filter(|item| self.names.find(&self.resources, &item.name).is_none()).count();
         let limit = self.limits.names;
-        if new > 0 && self.resources.len() + new > limit as usize {
+        if new > 0 && self.names.len() + new > limit as usize {
             return Err(Refusal::TooManyNames { limit });
         }
         let mut resources = Vec::with_capacity(items.len());

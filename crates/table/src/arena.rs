@@ -1,4 +1,4 @@
-//! Where locks, resources, sessions and owners lie: each kind in a slab, each at a place that says what lies there.
+//! Where locks, resources, sessions and owners lie: each kind in an arena, each at a place that says what lies there.
 //!
 //! Which place something gets depends on what was there before, and differs between replicas. So no place is ever shown,
 //! written down or compared for order.
@@ -9,19 +9,17 @@ use std::marker::PhantomData;
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
-use slab::Slab;
-
 /// A place in the arena of `T`s. Four bytes, also where it is optional.
 pub(crate) struct Place<T>(NonZeroU32, PhantomData<fn() -> T>);
 
 impl<T> Place<T> {
-    fn of(key: usize) -> Self {
-        let number = u32::try_from(key + 1).ok().and_then(NonZeroU32::new);
+    fn of(slot: usize) -> Self {
+        let number = u32::try_from(slot).ok().and_then(NonZeroU32::new);
         Self(number.expect("limits keep every arena below four billion places"), PhantomData)
     }
 
-    fn key(self) -> usize {
-        self.0.get() as usize - 1
+    const fn slot(self) -> usize {
+        self.0.get() as usize
     }
 }
 
@@ -55,28 +53,56 @@ impl<T> fmt::Debug for Place<T> {
 
 /// All of one kind.
 #[derive(Debug)]
-pub(crate) struct Arena<T>(Slab<T>);
+pub(crate) struct Arena<T> {
+    /// The first is no place, and stays empty: so the number of a place is that of its slot.
+    slots: Vec<Slot<T>>,
+    /// The place that became empty last.
+    empty: Option<Place<T>>,
+}
+
+#[derive(Debug)]
+enum Slot<T> {
+    Full(T),
+    /// With the place that became empty before this one.
+    Empty(Option<Place<T>>),
+}
 
 impl<T> Arena<T> {
-    pub(crate) const fn new() -> Self {
-        Self(Slab::new())
+    pub(crate) fn new() -> Self {
+        Self { slots: vec![Slot::Empty(None)], empty: None }
     }
 
     pub(crate) fn put(&mut self, value: T) -> Place<T> {
-        Place::of(self.0.insert(value))
+        let place = self.empty.unwrap_or_else(|| self.append());
+        let slot = &mut self.slots[place.slot()];
+        let Slot::Empty(before) = *slot else { unreachable!("what is called empty is empty") };
+        self.empty = before;
+        *slot = Slot::Full(value);
+        place
+    }
+
+    /// One more place, which is empty.
+    #[inline(never)]
+    fn append(&mut self) -> Place<T> {
+        self.slots.push(Slot::Empty(None));
+        Place::of(self.slots.len() - 1)
     }
 
     pub(crate) fn take(&mut self, place: Place<T>) -> T {
-        self.0.remove(place.key())
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        let slot = &mut self.slots[place.slot()];
+        match std::mem::replace(slot, Slot::Empty(self.empty)) {
+            Slot::Full(value) => {
+                self.empty = Some(place);
+                value
+            }
+            Slot::Empty(_) => nothing_there(),
+        }
     }
 
     /// In an order that means nothing: for counting, and for sorting by something that means something.
     pub(crate) fn places(&self) -> impl Iterator<Item = Place<T>> {
-        self.0.iter().map(|(key, _)| Place::of(key))
+        let full = |(_, slot): &(usize, &Slot<T>)| matches!(slot, Slot::Full(_));
+        self.slots.iter().enumerate().filter(full).map(|(number, _)| Place::of(number))
     }
 }
 
@@ -84,17 +110,48 @@ impl<T> Index<Place<T>> for Arena<T> {
     type Output = T;
 
     fn index(&self, place: Place<T>) -> &T {
-        self.0.get(place.key()).unwrap_or_else(|| nothing_there())
+        match self.slots.get(place.slot()) {
+            Some(Slot::Full(value)) => value,
+            _ => nothing_there(),
+        }
     }
 }
 
 impl<T> IndexMut<Place<T>> for Arena<T> {
     fn index_mut(&mut self, place: Place<T>) -> &mut T {
-        self.0.get_mut(place.key()).unwrap_or_else(|| nothing_there())
+        match self.slots.get_mut(place.slot()) {
+            Some(Slot::Full(value)) => value,
+            _ => nothing_there(),
+        }
     }
 }
 
 #[cold]
 fn nothing_there() -> ! {
     panic!("whoever knows a place takes care that something lies there")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_used_again_and_what_lies_elsewhere_stays() {
+        let mut arena = Arena::new();
+        let [one, two, three] = ["one", "two", "three"].map(|value| arena.put(value));
+        assert_eq!((arena.take(two), arena.take(one)), ("two", "one"));
+        assert_eq!(arena.places().collect::<Vec<_>>(), [three]);
+        let [four, five, six] = ["four", "five", "six"].map(|value| arena.put(value));
+        assert_eq!([four, five], [one, two], "the one that became empty last is the first to be used");
+        assert_eq!([three, four, five, six].map(|place| arena[place]), ["three", "four", "five", "six"]);
+    }
+
+    #[test]
+    #[should_panic(expected = "something lies there")]
+    fn an_empty_place_is_not_looked_at() {
+        let mut arena = Arena::new();
+        let place = arena.put("a");
+        arena.take(place);
+        let _ = arena[place];
+    }
 }

@@ -34,7 +34,7 @@ impl Table {
             in_line += self.resources[place].in_line() as usize;
         }
         let all_held = self.locks.places().filter(|lock| self.locks[*lock].held).count();
-        ensure!(held == all_held && in_line == self.queued.len(), "some lock is at no resource");
+        ensure!(held == all_held && in_line == self.queued.places().count(), "some lock is at no resource");
         self.locks.places().try_for_each(|place| self.check_lock(place))?;
         self.check_sessions()?;
         self.check_owners()?;
@@ -159,7 +159,7 @@ impl Table {
             ensure!(above, "session {id} keeps an answer that was acknowledged");
         }
         let delays = self.locks.places().filter(|lock| self.locks[*lock].holder.is_none()).count();
-        ensure!(locks + delays == self.locks.len(), "some lock is of no session");
+        ensure!(locks + delays == self.locks.places().count(), "some lock is of no session");
         Ok(())
     }
 
@@ -202,7 +202,7 @@ impl Table {
         ensure!(marked == in_sets, "somebody waits with others that do not wait");
         ensure!(
             self.locks.places().filter(|lock| self.locks[*lock].queued.is_some()).count()
-                == self.queued.len(),
+                == self.queued.places().count(),
             "a place in line is nobody's"
         );
         Ok(())

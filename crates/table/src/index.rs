@@ -35,6 +35,10 @@ impl<T: Keyed> Index<T> {
         Self { places: HashTable::new(), hasher }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
     /// The hash of a key, for those who look it up and then put it in.
     pub(crate) fn hash(&self, key: &T::Key) -> KeyHash {
         KeyHash(self.hasher.hash_one(key))

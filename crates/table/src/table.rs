@@ -278,7 +278,7 @@ impl Table {
             return Effect::SessionRefused { session, why: SessionRefusal::LabelTooLong { limit } };
         }
         let limit = self.limits.sessions;
-        if self.sessions.len() >= limit as usize {
+        if self.session_ids.len() >= limit as usize {
             return Effect::SessionRefused { session, why: SessionRefusal::TooManySessions { limit } };
         }
         self.session_ids.put(&mut self.sessions, Session::new(session, 1, ttl_ms, label));
@@ -310,9 +310,10 @@ impl Table {
     /// The resource of this name, made if it is not there. If nothing comes of it, it must be [touched](Self::touch).
     /// None, if there are too many.
     pub(crate) fn resource(&mut self, name: LockName) -> Option<Place<Resource>> {
+        let full = self.names.len() >= self.limits.names as usize;
         match self.names.entry(&self.resources, &name) {
             Entry::Occupied(known) => Some(*known.get()),
-            Entry::Vacant(_) if self.resources.len() >= self.limits.names as usize => None,
+            Entry::Vacant(_) if full => None,
             Entry::Vacant(new) => {
                 let place = self.resources.put(Resource::new(name));
                 new.insert(place);
