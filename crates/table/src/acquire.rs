@@ -2,14 +2,15 @@
 
 use crate::arena::Place;
 use crate::index::KeyHash;
+use crate::list::List;
 use crate::lock::{Extras, Holder, Lock, Set};
 use crate::owner::Party;
 use crate::resource::Resource;
 use crate::session::Session;
 use crate::table::Table;
 use crate::{
-    Acquire, AcquireAll, Answer, Effect, FencingToken, Granted, Item, LockName, Mode, Outcome, OwnerId,
-    Refusal, Wait,
+    Acquire, AcquireAll, Answer, Effect, FencingToken, GrantId, Granted, Item, LockName, Mode, Outcome,
+    OwnerId, Refusal, Wait,
 };
 
 /// What an owner that holds a resource can do with that.
@@ -45,14 +46,27 @@ impl Table {
         }
         self.check_locks(session, 1)?;
         let Acquire { grant, name, mode, owner, wait, label, lock_delay_ms, notify } = acquire;
-        let Some(resource) = self.resource(name) else {
-            return Err(Refusal::TooManyNames { limit: self.limits.names });
-        };
-        let lock = Lock::new(grant, resource, None, mode, Extras::of(label, lock_delay_ms), notify);
-        if let Err(refusal) = self.acquire_at(session, number, owner, (hash, lock), wait, effects) {
-            self.touch(resource);
-            return Err(refusal);
+        let extras = Extras::of(label, lock_delay_ms);
+        let name_hash = self.names.hash(&name);
+        if let Some(resource) = self.names.find_hashed(&self.resources, name_hash, &name) {
+            let lock = Lock::new(grant, resource, None, mode, extras, notify);
+            return self.acquire_at(session, number, owner, (hash, lock), wait, effects);
         }
+        let limit = self.limits.names;
+        if self.names.len() >= limit as usize {
+            return Err(Refusal::TooManyNames { limit });
+        }
+        // Nobody has heard of it: there is nobody to wait for, and no value.
+        let known = self.owner_of_request(owner, grant, hash);
+        let holder = Holder { session, owner: self.owner_of_new(known, owner, grant) };
+        let token = self.next_token();
+        let resource = self.names.put_hashed(&mut self.resources, name_hash, Resource::new(name));
+        let mut lock = Lock::new(grant, resource, Some(holder), mode, extras, notify);
+        lock.stand(token, self.now_ms);
+        let lock = self.grants.put_hashed(&mut self.locks, hash, lock);
+        self.join_holder(holder, lock);
+        self.resources[resource].held = List::of(lock);
+        self.answer_granted_new(session, number, token, effects);
         Ok(())
     }
 
@@ -66,6 +80,18 @@ impl Table {
             && lock.holder.is_some_and(ours)
     }
 
+    /// The owner of a request for a lock that is new. The hash is that of the grant.
+    fn owner_of_request(&self, owner: OwnerId, grant: GrantId, hash: KeyHash) -> Option<Party> {
+        // No lock has the grant's id, as was just seen. And the same bits have the same hash.
+        if owner.as_u128() == grant.as_u128() {
+            self.owner_ids.find_hashed(&self.owners, hash, &owner).map(Party::Recorded)
+        } else {
+            self.find_owner(owner)
+        }
+    }
+
+    /// Gets a lock of a resource that there is, or stands in line for it.
+    #[inline(never)]
     fn acquire_at(
         &mut self,
         session: Place<Session>,
@@ -75,13 +101,8 @@ impl Table {
         wait: Wait,
         effects: &mut Vec<Effect>,
     ) -> Result<(), Refusal> {
-        let (resource, mode) = (lock.resource, lock.mode);
-        // No lock has the grant's id, as was just seen. And the same bits have the same hash.
-        let known = if owner.as_u128() == lock.grant.as_u128() {
-            self.owner_ids.find_hashed(&self.owners, hash, &owner).map(Party::Recorded)
-        } else {
-            self.find_owner(owner)
-        };
+        let Lock { grant, resource, mode, .. } = lock;
+        let known = self.owner_of_request(owner, grant, hash);
         let token = match known.map_or(Own::Nothing, |owner| self.own(resource, owner, mode)) {
             Own::Covers(token) => Some(token),
             Own::Other(held) => {
@@ -98,7 +119,7 @@ impl Table {
             }
             self.check_waiters(resource)?;
         }
-        let owner = self.owner_of_new(known, owner, lock.grant);
+        let owner = self.owner_of_new(known, owner, grant);
         lock.holder = Some(Holder { session, owner });
         if open {
             let token = token.unwrap_or_else(|| self.next_token());
@@ -117,6 +138,7 @@ impl Table {
             self.last_order -= 1;
             self.dequeue(queued);
             self.take_lock(lock);
+            self.touch(resource);
             return Err(Refusal::Deadlock { cycle });
         }
         self.note_waiting(session, number, ahead, queued);
@@ -144,7 +166,7 @@ impl Table {
         }
         let mut resources = Vec::with_capacity(items.len());
         for item in items {
-            resources.push(self.resource(item.name.clone()).expect("there is room, as was just seen"));
+            resources.push(self.resource(&item.name));
         }
         let outcome = self.acquire_all_at(session, number, all, &resources);
         if outcome.is_err() {

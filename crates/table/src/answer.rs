@@ -39,9 +39,20 @@ impl Table {
             let granted = Granted { token, value: Some(here.value()) };
             self.answer(session, number, Ok(Answer::Granted(granted)), effects);
         } else {
-            let granted = || Answer::Granted(Granted { token, value: Some(SharedValue::default()) });
-            self.answer_briefly(session, number, Brief::Granted(token), granted, effects);
+            self.answer_granted_new(session, number, token, effects);
         }
+    }
+
+    /// Answers that a lock is held of which nobody wrote a value.
+    pub(crate) fn answer_granted_new(
+        &mut self,
+        session: Place<Session>,
+        number: u64,
+        token: FencingToken,
+        effects: &mut Vec<Effect>,
+    ) {
+        let granted = || Answer::Granted(Granted { token, value: Some(SharedValue::default()) });
+        self.answer_briefly(session, number, Brief::Granted(token), granted, effects);
     }
 
     /// Answers that a lock is free.

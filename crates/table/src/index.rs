@@ -8,7 +8,6 @@ use std::hash::{BuildHasher, Hash};
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
 
 use crate::arena::{Arena, Place};
 
@@ -48,6 +47,7 @@ impl<T: Keyed> Index<T> {
         self.find_hashed(arena, self.hash(key), key)
     }
 
+    #[inline]
     pub(crate) fn find_hashed(&self, arena: &Arena<T>, hash: KeyHash, key: &T::Key) -> Option<Place<T>> {
         // Not even looked for: most tables know no owner by its id.
         if self.places.is_empty() {
@@ -56,17 +56,12 @@ impl<T: Keyed> Index<T> {
         self.places.find(hash.0, |place| arena[*place].key() == key).copied()
     }
 
-    /// The place of the value under a key, or where to put one.
-    pub(crate) fn entry(&mut self, arena: &Arena<T>, key: &T::Key) -> Entry<'_, Place<T>> {
-        let same = |place: &Place<T>| arena[*place].key() == key;
-        self.places.entry(self.hasher.hash_one(key), same, |place| self.hasher.hash_one(arena[*place].key()))
-    }
-
     /// Puts a value into the arena, under a key that is not in use.
     pub(crate) fn put(&mut self, arena: &mut Arena<T>, value: T) -> Place<T> {
         self.put_hashed(arena, self.hash(value.key()), value)
     }
 
+    #[inline]
     pub(crate) fn put_hashed(&mut self, arena: &mut Arena<T>, hash: KeyHash, value: T) -> Place<T> {
         let place = arena.put(value);
         self.places.insert_unique(hash.0, place, |place| self.hasher.hash_one(arena[*place].key()));

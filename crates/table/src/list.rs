@@ -46,6 +46,11 @@ impl<T, K> Clone for List<T, K> {
 impl<T, K> Copy for List<T, K> {}
 
 impl<T: Linked<K>, K> List<T, K> {
+    /// Of one that was in none.
+    pub(crate) const fn of(one: Place<T>) -> Self {
+        Self { head: Some(one), tail: Some(one), kind: PhantomData }
+    }
+
     pub(crate) const fn is_empty(self) -> bool {
         self.head.is_none()
     }

@@ -6,8 +6,6 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
-use hashbrown::hash_table::Entry;
-
 use crate::arena::{Arena, Place};
 use crate::index::{Index, KeyHash};
 use crate::list::Links;
@@ -308,18 +306,10 @@ impl Table {
     }
 
     /// The resource of this name, made if it is not there. If nothing comes of it, it must be [touched](Self::touch).
-    /// None, if there are too many.
-    pub(crate) fn resource(&mut self, name: LockName) -> Option<Place<Resource>> {
-        let full = self.names.len() >= self.limits.names as usize;
-        match self.names.entry(&self.resources, &name) {
-            Entry::Occupied(known) => Some(*known.get()),
-            Entry::Vacant(_) if full => None,
-            Entry::Vacant(new) => {
-                let place = self.resources.put(Resource::new(name));
-                new.insert(place);
-                Some(place)
-            }
-        }
+    pub(crate) fn resource(&mut self, name: &LockName) -> Place<Resource> {
+        let hash = self.names.hash(name);
+        let known = self.names.find_hashed(&self.resources, hash, name);
+        known.unwrap_or_else(|| self.names.put_hashed(&mut self.resources, hash, Resource::new(name.clone())))
     }
 
     /// Something has left a resource: it is served before the command is done, and forgotten if there is nothing to it.
@@ -354,15 +344,20 @@ impl Table {
     pub(crate) fn put_lock_hashed(&mut self, hash: KeyHash, lock: Lock) -> Place<Lock> {
         let holder = lock.holder;
         let place = self.grants.put_hashed(&mut self.locks, hash, lock);
-        if let Some(Holder { session, owner }) = holder {
-            let session = &mut self.sessions[session];
-            session.locks.push(&mut self.locks, place);
-            session.lock_count += 1;
-            if let Some(owner) = owner {
-                self.add_to_owner(owner, place);
-            }
+        if let Some(holder) = holder {
+            self.join_holder(holder, place);
         }
         place
+    }
+
+    /// A lock is this holder's from now on.
+    pub(crate) fn join_holder(&mut self, holder: Holder, lock: Place<Lock>) {
+        let session = &mut self.sessions[holder.session];
+        session.locks.push(&mut self.locks, lock);
+        session.lock_count += 1;
+        if let Some(owner) = holder.owner {
+            self.add_to_owner(owner, lock);
+        }
     }
 
     /// A lock that is over, and not in line any more. Its resource, which is to be [touched](Self::touch).
