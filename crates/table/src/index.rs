@@ -21,6 +21,12 @@ pub(crate) trait Keyed {
 #[derive(Clone, Copy)]
 pub(crate) struct KeyHash(u64);
 
+/// Something that was looked up, and where in the index it is: for those who then take it out. Good until something is put in.
+pub(crate) struct Found<T> {
+    pub(crate) place: Place<T>,
+    bucket: usize,
+}
+
 /// The places of all `T`s, by their keys.
 #[derive(Debug)]
 pub(crate) struct Index<T> {
@@ -68,11 +74,30 @@ impl<T: Keyed> Index<T> {
         place
     }
 
+    /// As [`find`](Self::find), for those who may take it out.
+    pub(crate) fn look_up(&mut self, arena: &Arena<T>, key: &T::Key) -> Option<Found<T>> {
+        let same = |place: &Place<T>| arena[*place].key() == key;
+        let entry = self.places.find_entry(self.hasher.hash_one(key), same).ok()?;
+        Some(Found { place: *entry.get(), bucket: entry.bucket_index() })
+    }
+
+    /// Where that is which lies at a place.
+    pub(crate) fn look_up_place(&self, arena: &Arena<T>, place: Place<T>) -> Found<T> {
+        let hash = self.hash(arena[place].key());
+        let bucket = self.places.find_bucket_index(hash.0, |other| *other == place);
+        Found { place, bucket: bucket.expect("whatever is in the arena is in its index") }
+    }
+
     /// Takes a value out of the arena again.
     pub(crate) fn take(&mut self, arena: &mut Arena<T>, place: Place<T>) -> T {
-        let hash = self.hash(arena[place].key());
-        let entry = self.places.find_entry(hash.0, |other| *other == place);
-        entry.expect("whatever is in the arena is in its index").remove();
+        let found = self.look_up_place(arena, place);
+        self.take_found(arena, &found)
+    }
+
+    pub(crate) fn take_found(&mut self, arena: &mut Arena<T>, found: &Found<T>) -> T {
+        let Found { place, bucket } = *found;
+        let entry = self.places.get_bucket_entry(bucket).ok().filter(|entry| *entry.get() == place);
+        entry.expect("nothing was put in since it was found").remove();
         arena.take(place)
     }
 }

@@ -91,6 +91,11 @@ impl Lock {
         (self.held, self.token, self.since_ms) = (true, token, now_ms);
     }
 
+    /// Whether it is this session's.
+    pub(crate) fn is_of(&self, session: Place<Session>) -> bool {
+        self.holder.is_some_and(|holder| holder.session == session)
+    }
+
     pub(crate) fn label(&self) -> Option<&CompactString> {
         self.extras.as_ref()?.label.as_ref()
     }

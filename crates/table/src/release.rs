@@ -21,8 +21,11 @@ impl Table {
         value: Option<Bytes>,
         effects: &mut Vec<Effect>,
     ) -> Result<(), Refusal> {
-        let Some(lock) = self.of_session(session, grant) else { return Err(Refusal::NotHeld) };
-        let Lock { resource, mode, held, queued, .. } = self.locks[lock];
+        let found = self.grants.look_up(&self.locks, &grant);
+        let Some(found) = found.filter(|found| self.locks[found.place].is_of(session)) else {
+            return Err(Refusal::NotHeld);
+        };
+        let Lock { resource, mode, held, queued, .. } = self.locks[found.place];
         if held && let Some(bytes) = value {
             self.check_value(mode, &bytes)?;
             self.write_value(resource, &bytes);
@@ -31,7 +34,8 @@ impl Table {
             self.refuse(queued, Refusal::Cancelled, effects);
         }
         if held {
-            self.fall(lock);
+            self.take_found(&found);
+            self.touch(resource);
         }
         self.answer_released(session, number, effects);
         Ok(())

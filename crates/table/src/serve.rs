@@ -30,7 +30,9 @@ impl Table {
             }
         }
         self.resources[resource].tidy();
-        self.forget_idle(resource);
+        if self.resources[resource].is_idle() {
+            self.forget(resource);
+        }
     }
 
     pub(crate) fn first_in_line(&self, resource: Place<Resource>) -> Option<Place<Queued>> {

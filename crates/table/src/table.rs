@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use crate::arena::{Arena, Place};
-use crate::index::{Index, KeyHash};
+use crate::index::{Found, Index, KeyHash};
 use crate::list::Links;
 use crate::lock::{Holder, Lock, Queued, Set};
 use crate::owner::{Owner, Party};
@@ -295,14 +295,9 @@ impl Table {
 
     /// A grant of this session that stands.
     pub(crate) fn held(&self, session: Place<Session>, grant: GrantId) -> Result<Place<Lock>, Refusal> {
-        self.of_session(session, grant).filter(|lock| self.locks[*lock].held).ok_or(Refusal::NotHeld)
-    }
-
-    /// A grant of this session, also one that only waits.
-    #[inline]
-    pub(crate) fn of_session(&self, session: Place<Session>, grant: GrantId) -> Option<Place<Lock>> {
-        let lock = self.grants.find(&self.locks, &grant)?;
-        self.locks[lock].holder.is_some_and(|holder| holder.session == session).then_some(lock)
+        let lock = self.grants.find(&self.locks, &grant);
+        let stands = |lock: &Lock| lock.held && lock.is_of(session);
+        lock.filter(|lock| stands(&self.locks[*lock])).ok_or(Refusal::NotHeld)
     }
 
     /// The resource of this name, made if it is not there. If nothing comes of it, it must be [touched](Self::touch).
@@ -314,20 +309,21 @@ impl Table {
 
     /// Something has left a resource: it is served before the command is done, and forgotten if there is nothing to it.
     pub(crate) fn touch(&mut self, resource: Place<Resource>) {
-        match &mut self.resources[resource].rest {
+        let here = &mut self.resources[resource];
+        match &mut here.rest {
             Some(rest) if rest.touched => {}
             Some(rest) => {
                 rest.touched = true;
                 self.work.serve.push_back(resource);
             }
-            None => self.forget_idle(resource),
+            None if here.held.is_empty() => self.forget(resource),
+            None => {}
         }
     }
 
-    pub(crate) fn forget_idle(&mut self, resource: Place<Resource>) {
-        if self.resources[resource].is_idle() {
-            self.names.take(&mut self.resources, resource);
-        }
+    /// A resource that is idle.
+    pub(crate) fn forget(&mut self, resource: Place<Resource>) {
+        self.names.take(&mut self.resources, resource);
     }
 
     pub(crate) const fn next_token(&mut self) -> FencingToken {
@@ -362,7 +358,13 @@ impl Table {
 
     /// A lock that is over, and not in line any more. Its resource, which is to be [touched](Self::touch).
     pub(crate) fn take_lock(&mut self, place: Place<Lock>) -> Place<Resource> {
-        let lock = self.grants.take(&mut self.locks, place);
+        let found = self.grants.look_up_place(&self.locks, place);
+        self.take_found(&found)
+    }
+
+    /// As [`take_lock`](Self::take_lock), where it has just been looked up.
+    pub(crate) fn take_found(&mut self, found: &Found<Lock>) -> Place<Resource> {
+        let lock = self.grants.take_found(&mut self.locks, found);
         debug_assert!(lock.queued.is_none());
         if lock.held {
             self.resources[lock.resource].remove(&mut self.locks, &lock);
