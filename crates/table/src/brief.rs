@@ -102,11 +102,16 @@ impl Briefs {
     pub(crate) fn forget(&mut self, up_to: u64) {
         if self.last().is_some_and(|newest| newest <= up_to) {
             self.newest = None;
-            self.older.clear();
-        } else {
-            while self.older.front().is_some_and(|(answered, _)| *answered <= up_to) {
-                self.older.pop_front();
-            }
+        }
+        if !self.older.is_empty() {
+            self.forget_older(up_to);
+        }
+    }
+
+    #[inline(never)]
+    fn forget_older(&mut self, up_to: u64) {
+        while self.older.front().is_some_and(|(answered, _)| *answered <= up_to) {
+            self.older.pop_front();
         }
     }
 }
