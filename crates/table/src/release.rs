@@ -88,12 +88,14 @@ impl Table {
             return;
         };
         let locks: Vec<_> = self.sessions[session].locks.iter(&self.locks).collect();
+        let mut resources = Vec::with_capacity(locks.len());
         for lock in &locks {
-            if let Some(queued) = self.locks[*lock].queued {
+            let Lock { resource, queued, .. } = self.locks[*lock];
+            if let Some(queued) = queued {
                 self.leave_line(queued);
             }
+            resources.push(resource);
         }
-        let resources: Vec<_> = locks.iter().map(|lock| self.locks[*lock].resource).collect();
         let mut delayed = Vec::new();
         for lock in locks {
             let Lock { resource, mode, held, .. } = self.locks[lock];
@@ -121,10 +123,16 @@ impl Table {
 
         // Where nobody waits, the order cannot be seen, and one who had two locks of a resource is two who had it: it is touched
         // once, since its `rest` stays until it is served.
-        let (mut lines, quiet): (Vec<_>, Vec<_>) =
-            resources.into_iter().partition(|resource| self.resources[*resource].in_line() > 0);
+        let mut lines = Vec::new();
+        for resource in resources {
+            if self.resources[resource].in_line() > 0 {
+                lines.push(resource);
+            } else {
+                self.touch(resource);
+            }
+        }
         lines.sort_by(|a, b| self.resources[*a].name().cmp(self.resources[*b].name()));
-        for resource in quiet.into_iter().chain(lines) {
+        for resource in lines {
             self.touch(resource);
         }
     }
