@@ -82,7 +82,7 @@ impl Database for MariaDb {
 
     fn waits_for_s(&self, connection: &str) -> Option<u64> {
         self.sql(&format!(
-            "SELECT TIME FROM information_schema.PROCESSLIST WHERE ID = {connection} AND COMMAND = 'Query'"
+            "SELECT TIME FROM information_schema.PROCESSLIST WHERE ID = {connection} AND COMMAND IN ('Query', 'Execute')"
         ))
         .parse()
         .ok()

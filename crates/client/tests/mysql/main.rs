@@ -6,3 +6,4 @@ mod databases;
 mod faults;
 #[path = "../proxies/mod.rs"]
 mod proxies;
+mod sessions;

@@ -33,10 +33,11 @@ pub(super) struct Done {
     pub(super) number: u64,
 }
 
-/// What one of several statements answers.
-pub(super) struct Answer {
-    pub(super) rows: Vec<Row>,
-    pub(super) done: Done,
+impl Done {
+    /// The token that MySQL has counted, if there was a row to count in.
+    pub(super) fn counted(self) -> Option<u64> {
+        (self.number != 0).then_some(self.number)
+    }
 }
 
 /// How to connect.
@@ -241,19 +242,12 @@ impl Connection {
 
     /// Runs several statements without arguments, with one message: the rows of each.
     pub(super) async fn batch(&mut self, sql: String) -> Result<Vec<Vec<Row>>, Error> {
-        Ok(self.answers(sql).await?.into_iter().map(|answer| answer.rows).collect())
-    }
-
-    /// The same, with what each has done.
-    pub(super) async fn answers(&mut self, sql: String) -> Result<Vec<Answer>, Error> {
         let sql = sqlx::raw_sql(AssertSqlSafe(sql));
         match self {
             #[cfg(feature = "postgres")]
-            Self::Postgres(connection) => {
-                gather(connection.fetch_many(sql), Row::Postgres, done_by_postgres).await
-            }
+            Self::Postgres(connection) => gather(connection.fetch_many(sql), Row::Postgres).await,
             #[cfg(feature = "mysql")]
-            Self::MySql(connection) => gather(connection.fetch_many(sql), Row::MySql, done_by_mysql).await,
+            Self::MySql(connection) => gather(connection.fetch_many(sql), Row::MySql).await,
         }
     }
 
@@ -292,16 +286,15 @@ fn done_by_mysql(done: &MySqlQueryResult) -> Done {
     Done { rows: done.rows_affected(), number: done.last_insert_id() }
 }
 
-/// The answer of each statement.
+/// The rows of each statement.
 async fn gather<D, R>(
     mut answers: BoxStream<'_, Result<Either<D, R>, Error>>,
     row: impl Fn(R) -> Row,
-    done: impl Fn(&D) -> Done,
-) -> Result<Vec<Answer>, Error> {
+) -> Result<Vec<Vec<Row>>, Error> {
     let (mut all, mut rows) = (Vec::new(), Vec::new());
     while let Some(answer) = answers.try_next().await? {
         match answer {
-            Either::Left(by) => all.push(Answer { rows: std::mem::take(&mut rows), done: done(&by) }),
+            Either::Left(_) => all.push(std::mem::take(&mut rows)),
             Either::Right(one) => rows.push(row(one)),
         }
     }

@@ -1,9 +1,10 @@
 //! What the engines say differently to each database.
 
-use std::fmt::Write;
-
 use super::connection::Sql;
 use crate::sql::Dialect;
+
+/// The next token of a row: larger than all before it, also if they were forgotten, since it is never behind the date.
+pub(super) const NEXT: &str = "GREATEST(token + 1, {now} * 1000)";
 
 impl Dialect {
     pub(super) const fn engine(self) -> &'static str {
@@ -35,16 +36,15 @@ impl Dialect {
         }
     }
 
-    /// The statement that changes a row's `token` to the next one: larger than all before it, also if they were forgotten, since it is
-    /// never behind the date. PostgreSQL answers with it, MySQL has it as the number of the statement.
+    /// The statement that changes a row's `token` to the [next one](NEXT). PostgreSQL answers with it, MySQL has it as the number of the
+    /// statement.
     pub(super) fn next_token(self, table: &str, changes: &str, condition: &str) -> Sql {
-        let next = "GREATEST(token + 1, {now} * 1000)";
         let sql = match self {
             Self::Postgres => {
-                format!("UPDATE {{t}} SET token = {next}, {changes} WHERE {condition} RETURNING token")
+                format!("UPDATE {{t}} SET token = {NEXT}, {changes} WHERE {condition} RETURNING token")
             }
             Self::MySql => {
-                format!("UPDATE {{t}} SET token = LAST_INSERT_ID({next}), {changes} WHERE {condition}")
+                format!("UPDATE {{t}} SET token = LAST_INSERT_ID({NEXT}), {changes} WHERE {condition}")
             }
         };
         self.statement(table, &sql)
@@ -90,9 +90,7 @@ impl Dialect {
 }
 
 pub(super) fn hex(bytes: &[u8]) -> String {
-    let mut hex = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |of: u8| char::from(DIGITS[usize::from(of)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }

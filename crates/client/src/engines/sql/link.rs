@@ -45,8 +45,17 @@ pub(super) struct Link {
 struct Idle {
     runtime: runtime::Id,
     connection: Connection,
-    told: String,
+    told: Told,
     since: BootTime,
+}
+
+/// What was said with a session: nothing, if it is as it was opened.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// What it was told of itself when it was last used.
+    pub(super) settings: String,
+    /// Its number, if it was asked.
+    pub(super) number: i64,
 }
 
 /// A connection that nobody used for so long is looked at before it is used.
@@ -78,8 +87,7 @@ pub(super) struct Lent {
     slot: Option<OwnedSemaphorePermit>,
     /// Whether it was used before, and may have been closed meanwhile.
     pub(super) used: bool,
-    /// What its session was told of itself when it was last used: nothing, if it is as it was opened.
-    pub(super) told: String,
+    pub(super) told: Told,
 }
 
 impl Link {
@@ -305,7 +313,8 @@ impl Link {
             }
             return Ok(Lent { connection, runtime: here, slot, used: true, told });
         }
-        let lent = |connection, runtime| Lent { connection, runtime, slot, used: false, told: String::new() };
+        let lent =
+            |connection, runtime| Lent { connection, runtime, slot, used: false, told: Told::default() };
         if here == self.own.id() {
             return Ok(lent(self.open().await?, here));
         }

@@ -7,11 +7,11 @@ use sqlx::Error;
 use tenure_table::{FencingToken, Mode};
 use tokio::sync::Mutex as AsyncMutex;
 
-use super::texts::{SHORTEST_SLICE, SLICE, Texts};
+use super::texts::{Kind, SHORTEST_SLICE, SLICE, Texts};
 use super::{Held, SessionEngine, term};
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Granted, WaitUntil};
-use crate::engines::sql::connection::{Arg, Connection, Sql};
+use crate::engines::sql::connection::{Arg, Connection, Row, Sql};
 use crate::engines::sql::fault::{Fault, What};
 use crate::engines::sql::link::{Lent, Work};
 use crate::error::{AcquireError, RenewError};
@@ -36,6 +36,37 @@ struct Session {
     number: i64,
     /// When its transaction began, where that is what tells it from another one.
     born: i64,
+}
+
+impl Session {
+    /// In MySQL, where a session is told from others by its number alone.
+    const fn of(lent: &Lent) -> Self {
+        Self { number: lent.told.number, born: 0 }
+    }
+}
+
+/// What is asked of the database, once.
+struct Ask<'a> {
+    request: &'a AcquireRequest,
+    key: String,
+    grant: [u8; 16],
+    owner: [u8; 16],
+    details: String,
+    slice: Duration,
+}
+
+impl Ask<'_> {
+    /// What is counted for, and who holds it.
+    fn args(&self) -> [Arg<'_>; 5] {
+        let name = self.request.name.as_str().as_bytes();
+        [
+            Arg::Text(&self.key),
+            Arg::Bytes(name),
+            Arg::Bytes(&self.grant),
+            Arg::Bytes(&self.owner),
+            Arg::Text(&self.details),
+        ]
+    }
 }
 
 impl SessionEngine {
@@ -123,10 +154,15 @@ impl SessionEngine {
             WaitUntil::Forever => SLICE,
         };
         let slice = self.texts.rounded(slice);
-        let details = self.ourselves.details(request, self.context.clock.wall(), None).to_string();
-        let asking = async {
-            self.lock(&mut lent, request, &details, slice).await.map_err(|error| self.locks.fault(error))
+        let ask = Ask {
+            request,
+            key: self.texts.key(&request.name),
+            grant: request.grant.as_u128().to_be_bytes(),
+            owner: request.owner.as_u128().to_be_bytes(),
+            details: self.ourselves.details(request, self.context.clock.wall(), None).to_string(),
+            slice,
         };
+        let asking = async { self.lock(&mut lent, &ask).await.map_err(|error| self.locks.fault(error)) };
         let (session, token) =
             match self.locks.within(slice + self.locks.limit(), What::NoAnswer, asking).await? {
                 Said::Got(session, token) => (session, token),
@@ -140,14 +176,7 @@ impl SessionEngine {
                     return Box::pin(self.ask_once(request, kept, used)).await;
                 }
             };
-        let count = Count {
-            texts: &self.texts,
-            dialect: self.address.dialect,
-            request,
-            session,
-            details: &details,
-            token,
-        };
+        let count = Count { texts: &self.texts, dialect: self.address.dialect, ask: &ask, session, token };
         let token = self.count(&mut lent, count).await?;
         // The lease counts from when the connection was last heard: that may be long ago. And a token that was counted on another connection
         // is worth something only if this one still held then.
@@ -178,68 +207,90 @@ impl SessionEngine {
         }
     }
 
-    /// Makes the row of a lock, outside of any transaction. With MySQL, it may have to wait for one who was faster, and has it locked.
+    /// Makes the row of a lock, outside of its transaction. With MySQL, it may have to wait for one who was faster, and has it locked.
     async fn make_row(&self, connection: &mut Connection, request: &AcquireRequest) -> Result<(), Fault> {
-        let name = [Arg::Bytes(request.name.as_str().as_bytes())];
-        let making = async {
-            connection.run(&self.texts.make_row, &name).await.map_err(|error| self.locks.fault(error))
-        };
+        let sql = self.texts.make_row(&request.name);
+        let making = async { connection.plain(sql).await.map_err(|error| self.locks.fault(error)) };
         match self.locks.within(SLICE + self.locks.limit(), What::NoAnswer, making).await {
             // So it is there.
             Err(fault) if fault.what == What::LockTimeout => Ok(()),
-            made => made.map(drop),
+            made => made,
         }
     }
 
     /// Has the connection lock it, which may take as long as the slice.
-    async fn lock(
-        &self,
-        lent: &mut Lent,
-        request: &AcquireRequest,
-        details: &str,
-        slice: Duration,
-    ) -> Result<Said, Error> {
-        let settings = self.texts.settings(request, slice);
-        if lent.told.is_empty() {
-            lent.connection.plain(self.texts.prepare.clone() + &settings).await?;
-        } else if lent.told != settings {
+    async fn lock(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<Said, Error> {
+        self.tell(lent, ask).await?;
+        let said = match self.texts.kind {
+            Kind::Named => self.lock_named(lent, ask).await,
+            Kind::RowOfMySql => self.lock_row(lent, ask).await,
+            Kind::Advisory | Kind::RowOfPostgres => self.lock_in_postgres(lent, ask).await,
+        };
+        let said = match said {
+            // With PostgreSQL, a wait for readers is one for each of them, and only all together are long enough to be stopped.
+            Err(error) if matches!(self.locks.what(&error), What::LockTimeout | What::Cancelled) => {
+                Said::Busy
+            }
+            Ok(Said::NoRow) => Said::NoRow,
+            said => return said,
+        };
+        lent.connection.plain(self.texts.forget()).await?;
+        Ok(said)
+    }
+
+    /// Tells a session of itself, as far as it does not know it.
+    async fn tell(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<(), Error> {
+        let settings = self.texts.settings(ask.request, ask.slice);
+        if lent.told.settings.is_empty() {
+            let said = lent.connection.batch(format!("{}{settings}", self.texts.begin)).await?;
+            let number = said.iter().flatten().next().map(|row| row.int(0)).transpose()?;
+            lent.told.number = number.unwrap_or_default();
+        } else if lent.told.settings != settings {
             lent.connection.plain(settings.as_str()).await?;
         }
-        lent.told = settings;
-        let (mut sql, count) = (self.texts.lock(request, slice), self.texts.and_count(request, details));
+        lent.told.settings = settings;
+        Ok(())
+    }
+
+    async fn lock_named(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<Said, Error> {
+        let wait = if matches!(ask.request.wait, WaitUntil::Try) { Duration::ZERO } else { ask.slice };
+        let wait_ms = i64::try_from(wait.as_millis()).expect("a slice is some seconds");
+        let [key, name, grant, owner, details] = ask.args();
+        let args = [key, name, grant, owner, details, key, Arg::Int(wait_ms)];
+        let done = lent.connection.run(&self.texts.lock_named, &args).await?;
+        Ok(if done.rows == 0 { Said::Busy } else { Said::Got(Session::of(lent), done.counted()) })
+    }
+
+    async fn lock_row(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<Said, Error> {
+        let shown = format!("{}:{}", lent.told.number, ask.key);
+        let args = [Arg::Text(&shown), Arg::Bytes(ask.request.name.as_str().as_bytes())];
+        let rows = lent.connection.rows(&self.texts.lock_row(ask.request), &args).await?;
+        Ok(if rows.is_empty() { Said::NoRow } else { Said::Got(Session::of(lent), None) })
+    }
+
+    async fn lock_in_postgres(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<Said, Error> {
+        let mut sql = self.texts.lock(ask.request, &ask.key, ask.slice);
+        let count = self.texts.and_count(ask.request, &ask.key, &ask.details);
         sql.extend(count.as_deref());
-        let answers = match lent.connection.answers(sql).await {
-            Ok(answers) => answers,
-            Err(error) => {
-                // Both are PostgreSQL's: a wait for readers is one for each of them, and only all together are long.
-                if !matches!(self.locks.what(&error), What::LockTimeout | What::Cancelled) {
-                    return Err(error);
-                }
-                lent.connection.plain(self.texts.forget(&request.name)).await?;
-                return Ok(Said::Busy);
-            }
+        let answers = lent.connection.batch(sql).await?;
+        let (lock, counted) = match answers.as_slice() {
+            [.., lock] if count.is_none() => (lock, None),
+            [.., lock, counted] => (lock, counted.first()),
+            _ => return Err(Error::RowNotFound),
         };
-        let (row, token) = self.texts.answered(&answers, count.is_some())?;
-        let Some(row) = row else {
-            lent.connection.plain(self.texts.forget(&request.name)).await?;
-            return Ok(Said::NoRow);
-        };
-        if self.texts.answers_whether(request) {
-            match row.maybe_int(2)? {
-                Some(1) => {}
-                Some(_) => return Ok(Said::Busy),
-                // It was stopped, or is out of memory.
-                None => return Err(Error::RowNotFound),
-            }
+        let Some(row) = lock.first() else { return Ok(Said::NoRow) };
+        if self.texts.answers_whether(ask.request) && row.int(2)? != 1 {
+            return Ok(Said::Busy);
         }
+        let token = counted.map(token).transpose()?;
         Ok(Said::Got(Session { number: row.int(0)?, born: row.int(1)? }, token))
     }
 
     /// Raises the counter of a lock that is held, and writes down who holds it, as far as that was not done with the same message.
     async fn count(&self, lent: &mut Lent, mut count: Count<'_>) -> Result<FencingToken, Fault> {
-        let name = &count.request.name;
+        let request = count.ask.request;
         let counted = match count.token {
-            Some(token) if count.request.mode == Mode::Ex => Ok(token),
+            Some(token) if request.mode == Mode::Ex => Ok(token),
             // The connection that holds has a transaction open.
             _ if self.texts.kind.is_row() => self.short.with(count).await?,
             _ => {
@@ -251,7 +302,8 @@ impl SessionEngine {
         };
         counted.map(FencingToken::new).map_err(|other| {
             self.locks.refused(&format!(
-                "the lock `{name}` has the same key as `{}`: choose another name for one of them",
+                "the lock `{}` has the same key as `{}`: choose another name for one of them",
+                request.name,
                 String::from_utf8_lossy(&other)
             ))
         })
@@ -262,9 +314,8 @@ impl SessionEngine {
 struct Count<'a> {
     texts: &'a Texts,
     dialect: Dialect,
-    request: &'a AcquireRequest,
+    ask: &'a Ask<'a>,
     session: Session,
-    details: &'a str,
     /// The token, if it is known already.
     token: Option<u64>,
 }
@@ -273,16 +324,16 @@ impl Work for Count<'_> {
     type Answer = Result<u64, Vec<u8>>;
 
     async fn run(&mut self, connection: &mut Connection, _: bool) -> Result<Self::Answer, Error> {
-        let Self { texts, request, session, details, mut token, .. } = *self;
-        let (grant, owner) = (request.grant.as_u128().to_be_bytes(), request.owner.as_u128().to_be_bytes());
-        let key = texts.key(&request.name);
-        let (lock, name) = (Arg::Text(&key), Arg::Bytes(request.name.as_str().as_bytes()));
+        let Self { texts, dialect, ask, session, mut token } = *self;
+        let [lock, name, grant, owner, details] = ask.args();
         let (number, born) = (Arg::Int(session.number), Arg::Int(session.born));
-        let (grant, owner, details) = (Arg::Bytes(&grant), Arg::Bytes(&owner), Arg::Text(details));
-        let shared = request.mode == Mode::Pr;
-        let args = [grant, owner, details, number, born, lock, name];
-        let (sql, args) =
-            if shared { (&texts.count_shared, &args[5..]) } else { (&texts.count_alone, &args[..]) };
+        let args = [lock, name, grant, owner, details, number, born];
+        let shared = ask.request.mode == Mode::Pr;
+        let (sql, args) = match (shared, dialect) {
+            (true, _) => (&texts.count_shared, &args[..2]),
+            (false, Dialect::Postgres) => (&texts.count_alone, &args[..]),
+            (false, Dialect::MySql) => (&texts.count_alone, &args[..6]),
+        };
         if token.is_none() {
             token = self.next(connection, sql, args).await?;
         }
@@ -313,12 +364,14 @@ impl Count<'_> {
         match self.dialect {
             Dialect::Postgres => {
                 let rows = connection.rows(sql, args).await?;
-                rows.first().map(|row| Ok(row.int(0)?.unsigned_abs())).transpose()
+                rows.first().map(token).transpose()
             }
-            Dialect::MySql => {
-                let done = connection.run(sql, args).await?;
-                Ok((done.rows == 1).then_some(done.number))
-            }
+            Dialect::MySql => Ok(connection.run(sql, args).await?.counted()),
         }
     }
+}
+
+/// The token that PostgreSQL answers with.
+fn token(row: &Row) -> Result<u64, Error> {
+    Ok(row.int(0)?.unsigned_abs())
 }

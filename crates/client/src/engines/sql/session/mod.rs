@@ -160,7 +160,7 @@ impl SessionEngine {
             };
             self.locks.put_back(lent);
             let said = answers.last().and_then(|rows| rows.first());
-            said.map_or(Ok(true), |row| Ok(row.int(0).map_err(|error| self.locks.fault(error))? == 1))
+            said.map_or(Ok(true), |row| Ok(row.int(0).map_err(|error| self.locks.fault(error))? > 0))
         };
         match self.locks.within(self.locks.limit(), What::NoAnswer, freeing).await {
             Ok(true) => Ok(()),

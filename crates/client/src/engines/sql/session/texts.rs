@@ -8,13 +8,12 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use sqlx::Error;
 use tenure_table::{LockName, Mode};
 
 use crate::engine::{AcquireRequest, WaitUntil};
 use crate::engines::sql::address::Address;
-use crate::engines::sql::connection::{Answer, Row, Sql};
-use crate::engines::sql::dialect::hex;
+use crate::engines::sql::connection::Sql;
+use crate::engines::sql::dialect::{NEXT, hex};
 use crate::engines::sql::{Dialect, Recipe};
 
 /// How long one statement waits for a lock. Then it is asked again: so it is noticed if the database is gone, and one who has gone away
@@ -49,8 +48,11 @@ pub(super) struct Texts {
     place: String,
     /// How long a request may take.
     limit: Duration,
-    /// Makes the statements that a session of PostgreSQL uses again and again: to read and plan them costs more than to run them.
-    pub(super) prepare: String,
+    /// What is said first in a session. PostgreSQL makes the statements that are used again and again, since to read and plan them costs
+    /// more than to run them; MySQL answers with the session's number.
+    pub(super) begin: String,
+    /// `named`: takes a lock, which may take as long as it is told, and then does what [`Self::count_alone`] does.
+    pub(super) lock_named: Sql,
     /// The next token for one who holds alone, and who that is.
     pub(super) count_alone: Sql,
     /// The next token for one of several.
@@ -63,8 +65,6 @@ pub(super) struct Texts {
     pub(super) read_in: Sql,
     /// The last token of a lock.
     pub(super) last_token: Sql,
-    /// Makes the row to lock, if there is none.
-    pub(super) make_row: Sql,
     /// Forgets those who read and died.
     pub(super) sweep: Sql,
 }
@@ -80,13 +80,6 @@ impl Texts {
         };
         let text = |sql: &str| dialect.statement(table, sql);
         let counted = format!("{table}_session");
-        // Made once, and then left alone.
-        let make = |table: &str, columns: &str, values: &str| match dialect {
-            Dialect::Postgres => {
-                text(&format!("INSERT INTO {table} ({columns}) VALUES ({values}) ON CONFLICT DO NOTHING"))
-            }
-            Dialect::MySql => text(&format!("INSERT IGNORE INTO {table} ({columns}) VALUES ({values})")),
-        };
         let read_in = "INSERT INTO {t}_reader (lock_key, session, born, token, holder, owner, details) \
                        VALUES ($1, $2, $3, $4, $5, $6, $7) ";
         let again = match dialect {
@@ -115,18 +108,25 @@ impl Texts {
             is_mariadb,
             place,
             limit: address.limit,
-            prepare: prepare(kind, table),
-            count_alone: dialect.next_token(
-                &counted,
-                "holder = $1, owner = $2, details = $3, session = $4, born = $5",
-                "lock_key = $6 AND name = $7",
-            ),
+            begin: begin(kind, table),
+            // The condition comes before the row: who waits has no row locked, and who does not get the lock does not count.
+            lock_named: text(&count_of_mysql(
+                "SELECT $1, CAST($2 AS BINARY), CAST($3 AS BINARY), CAST($4 AS BINARY), $5, CONNECTION_ID() \
+                 FROM DUAL WHERE GET_LOCK($6, $7 / 1000) = 1",
+            )),
+            count_alone: match dialect {
+                Dialect::Postgres => dialect.next_token(
+                    &counted,
+                    "holder = $3, owner = $4, details = $5, session = $6, born = $7",
+                    "lock_key = $1 AND name = $2",
+                ),
+                Dialect::MySql => text(&count_of_mysql("VALUES ($1, $2, $3, $4, $5, $6)")),
+            },
             count_shared: dialect.next_token(&counted, "holder = NULL", "lock_key = $1 AND name = $2"),
-            begin_count: make("{t}_session", "lock_key, name", "$1, $2"),
+            begin_count: text(&made(dialect, "{t}_session (lock_key, name) VALUES ($1, $2)")),
             counted_for: text("SELECT name FROM {t}_session WHERE lock_key = $1"),
             read_in: text(&format!("{read_in}{again}")),
             last_token: text("SELECT token FROM {t}_session WHERE lock_key = $1"),
-            make_row: make("{t}_row", "name", "$1"),
             sweep: text(sweep),
         }
     }
@@ -182,148 +182,116 @@ impl Texts {
                     Default::default()
                 };
                 let idle = idle.concat();
+                // A transaction then begins with the row that it locks.
                 return format!(
-                    "SET SESSION wait_timeout = {ttl_seconds}, innodb_lock_wait_timeout = {wait_seconds}{idle}"
+                    "SET SESSION autocommit = 0, wait_timeout = {ttl_seconds}, \
+                     innodb_lock_wait_timeout = {wait_seconds}{idle}"
                 );
             }
         };
         format!("SET statement_timeout = {all_ms}; SET lock_timeout = {slice_ms}; SET {idle} = {ttl_ms}")
     }
 
-    /// Takes a lock, which may take as long as the slice. If it has it, it answers with a row: the number of the session, since when it
-    /// holds, and for some whether it does, see [`Self::answers_whether`].
-    pub(super) fn lock(&self, request: &AcquireRequest, slice: Duration) -> String {
+    /// PostgreSQL: takes a lock, which may take as long as the slice. If it has it, it answers with a row: the number of the session, since
+    /// when it holds, and for some whether it does, see [`Self::answers_whether`].
+    pub(super) fn lock(&self, request: &AcquireRequest, key: &str, slice: Duration) -> String {
         let (shared, tries, t) = (request.mode == Mode::Pr, tries(request), &self.table);
-        let (key, name) = (self.key(&request.name), self.dialect.bytes(request.name.as_str().as_bytes()));
-        let nowait = if tries { " NOWAIT" } else { "" };
         let less = if slice < SLICE && !tries {
             let (wait_ms, all_ms) = (slice.as_millis(), self.statement(slice).as_millis());
             format!("SET LOCAL lock_timeout = {wait_ms}; SET LOCAL statement_timeout = {all_ms}; ")
         } else {
             String::new()
         };
-        match self.kind {
-            Kind::Advisory if tries => {
-                let shared = if shared { "_shared" } else { "" };
-                format!(
-                    "SELECT pg_backend_pid()::bigint, 0::bigint, pg_try_advisory_lock{shared}({key})::int::bigint"
-                )
-            }
-            Kind::Advisory => format!("{less}EXECUTE tenure_lock_{}({key})", request.mode),
-            Kind::RowOfPostgres if tries => format!("BEGIN; {} NOWAIT", row_of_postgres(t, shared, &name)),
-            Kind::RowOfPostgres => format!("BEGIN; {less}EXECUTE tenure_lock_{}({name})", request.mode),
-            Kind::Named => {
-                let wait = if tries { 0.0 } else { slice.as_secs_f64() };
-                format!(
-                    "SELECT CAST(CONNECTION_ID() AS SIGNED), 0, CAST(GET_LOCK('{key}', {wait:.3}) AS SIGNED)"
-                )
-            }
-            Kind::RowOfMySql => {
-                let lock = match (shared, self.is_mariadb) {
-                    (false, _) => "FOR UPDATE",
-                    (true, true) => "LOCK IN SHARE MODE",
-                    (true, false) => "FOR SHARE",
-                };
-                // Others cannot see who has a row locked, so it is also shown by a named lock.
-                format!(
-                    "BEGIN; SELECT CAST(CONNECTION_ID() AS SIGNED), 0, \
-                     CAST(GET_LOCK(CONCAT(CONNECTION_ID(), ':{key}'), 0) AS SIGNED) \
-                     FROM {t}_row WHERE name = {name} {lock}{nowait}"
-                )
-            }
+        if self.kind == Kind::RowOfPostgres {
+            let name = self.dialect.bytes(request.name.as_str().as_bytes());
+            return if tries {
+                format!("BEGIN; {} NOWAIT", row_of_postgres(t, shared, &name))
+            } else {
+                format!("BEGIN; {less}EXECUTE tenure_lock_{}({name})", request.mode)
+            };
         }
+        if tries {
+            let shared = if shared { "_shared" } else { "" };
+            return format!(
+                "SELECT pg_backend_pid()::bigint, 0::bigint, pg_try_advisory_lock{shared}({key})::int::bigint"
+            );
+        }
+        format!("{less}EXECUTE tenure_lock_{}({key})", request.mode)
     }
 
-    /// What is sent along with [`Self::lock`], where the session that has the lock may count, so that both are one message: the next token,
-    /// and who has it. Nothing, if it would count without having the lock.
-    pub(super) fn and_count(&self, request: &AcquireRequest, details: &str) -> Option<String> {
-        let (key, name) = (self.key(&request.name), self.dialect.bytes(request.name.as_str().as_bytes()));
-        if self.kind.is_row() || self.kind == Kind::Advisory && tries(request) {
+    /// PostgreSQL: what is sent along with [`Self::lock`], where the session that has the lock may count, so that both are one message: the
+    /// next token, and who has it. Nothing, if it would count without having the lock.
+    pub(super) fn and_count(&self, request: &AcquireRequest, key: &str, details: &str) -> Option<String> {
+        if self.kind.is_row() || tries(request) {
             return None;
+        }
+        let name = self.dialect.bytes(request.name.as_str().as_bytes());
+        if request.mode == Mode::Pr {
+            return Some(format!("; EXECUTE tenure_count_PR('{key}', {name})"));
         }
         let (grant, owner) = (request.grant.as_u128(), request.owner.as_u128());
         let (grant, owner) = (self.dialect.id(grant), self.dialect.id(owner));
         let details = self.dialect.text(details);
-        Some(match (self.dialect, request.mode) {
-            (Dialect::Postgres, Mode::Pr) => format!("; EXECUTE tenure_count_PR('{key}', {name})"),
-            (Dialect::Postgres, _) => {
-                format!("; EXECUTE tenure_count_EX({grant}, {owner}, {details}, '{key}', {name})")
-            }
-            (Dialect::MySql, _) => {
-                let count = self.dialect.next_token(
-                    &format!("{}_session", self.table),
-                    &format!(
-                        "holder = {grant}, owner = {owner}, details = {details}, session = CONNECTION_ID(), born = 0"
-                    ),
-                    &format!("lock_key = '{key}' AND name = {name} AND IS_USED_LOCK('{key}') = CONNECTION_ID()"),
-                );
-                format!("; {count}")
-            }
-        })
+        Some(format!("; EXECUTE tenure_count_EX({grant}, {owner}, {details}, '{key}', {name})"))
+    }
+
+    /// MySQL: locks a row for as long as the transaction lives, and answers if there is one. Others cannot see who has it locked, so it is
+    /// also shown by a named lock.
+    pub(super) fn lock_row(&self, request: &AcquireRequest) -> Sql {
+        let lock = match (request.mode, self.is_mariadb) {
+            (Mode::Pr, true) => "LOCK IN SHARE MODE",
+            (Mode::Pr, false) => "FOR SHARE",
+            _ => "FOR UPDATE",
+        };
+        let nowait = if tries(request) { " NOWAIT" } else { "" };
+        self.dialect.statement(
+            &self.table,
+            &format!("SELECT GET_LOCK($1, 0) AS shown FROM {{t}}_row WHERE name = $2 {lock}{nowait}"),
+        )
+    }
+
+    /// Makes the row to lock, if there is none.
+    pub(super) fn make_row(&self, name: &LockName) -> String {
+        let (t, name) = (&self.table, self.dialect.bytes(name.as_str().as_bytes()));
+        let make = made(self.dialect, &format!("{t}_row (name) VALUES ({name})"));
+        if self.kind == Kind::RowOfMySql { make + "; COMMIT" } else { make }
     }
 
     /// Undoes whatever an asking that failed, or found nothing, may have begun: afterwards the session holds nothing.
-    pub(super) fn forget(&self, name: &LockName) -> String {
+    pub(super) const fn forget(&self) -> &'static str {
         match self.kind {
-            Kind::Advisory => "SELECT pg_advisory_unlock_all()".to_owned(),
-            Kind::Named => format!("DO RELEASE_LOCK('{}')", self.key(name)),
-            Kind::RowOfPostgres => "ROLLBACK".to_owned(),
-            Kind::RowOfMySql => {
-                format!("ROLLBACK; DO RELEASE_LOCK(CONCAT(CONNECTION_ID(), ':{}'))", self.key(name))
-            }
+            Kind::Advisory => "SELECT pg_advisory_unlock_all()",
+            Kind::Named => "DO RELEASE_ALL_LOCKS()",
+            Kind::RowOfPostgres => "ROLLBACK",
+            Kind::RowOfMySql => "ROLLBACK; DO RELEASE_ALL_LOCKS()",
         }
     }
 
-    /// What the answers to [`Self::lock`] say, with those to [`Self::and_count`] or not: the row of the lock, and the token.
-    pub(super) fn answered<'a>(
-        &self,
-        answers: &'a [Answer],
-        counted: bool,
-    ) -> Result<(Option<&'a Row>, Option<u64>), Error> {
-        let (lock, count) = match answers {
-            [.., lock] if !counted => (lock, None),
-            [.., lock, count] => (lock, self.token(count)?),
-            _ => return Err(Error::RowNotFound),
-        };
-        Ok((lock.rows.first(), count))
-    }
-
-    /// The token that a statement has counted; nothing, if there was no row to count in.
-    fn token(&self, count: &Answer) -> Result<Option<u64>, Error> {
-        match self.dialect {
-            Dialect::Postgres => count.rows.first().map(|row| Ok(row.int(0)?.unsigned_abs())).transpose(),
-            Dialect::MySql => Ok((count.done.rows == 1).then_some(count.done.number)),
-        }
-    }
-
-    /// Whether the row that answers says if the session has the lock: where it only tries, or waits for a while.
+    /// Whether the row that answers says if the session has the lock: where it only tries.
     pub(super) fn answers_whether(&self, request: &AcquireRequest) -> bool {
-        self.kind == Kind::Named || self.kind == Kind::Advisory && tries(request)
+        self.kind == Kind::Advisory && tries(request)
     }
 
     /// Gives back what a session holds. For an advisory or a named lock it answers with whether it was held.
     pub(super) fn unlock(&self, name: &LockName, mode: Mode, session: i64) -> String {
-        let (t, key) = (&self.table, self.key(name));
-        let shared = mode == Mode::Pr;
+        let (t, shared) = (&self.table, mode == Mode::Pr);
         // Only for those who look, so it need not outlast a crash of the database.
-        let gone = match (shared, self.dialect) {
-            (false, _) => String::new(),
-            (true, Dialect::Postgres) => format!(
-                "SET LOCAL synchronous_commit = off; \
-                 DELETE FROM {t}_reader WHERE lock_key = '{key}' AND session = {session}; "
-            ),
-            (true, Dialect::MySql) => {
-                format!("DELETE FROM {t}_reader WHERE lock_key = '{key}' AND session = {session}; ")
-            }
+        let gone = if shared {
+            let soon =
+                if self.dialect == Dialect::Postgres { "SET LOCAL synchronous_commit = off; " } else { "" };
+            let key = self.key(name);
+            format!("{soon}DELETE FROM {t}_reader WHERE lock_key = '{key}' AND session = {session}; ")
+        } else {
+            String::new()
         };
         match self.kind {
             Kind::Advisory if shared => {
-                format!("BEGIN; {gone}COMMIT; EXECUTE tenure_unlock_PR({key})")
+                format!("BEGIN; {gone}COMMIT; EXECUTE tenure_unlock_PR({})", self.key(name))
             }
-            Kind::Advisory => format!("EXECUTE tenure_unlock_EX({key})"),
-            Kind::Named => format!("SELECT CAST(COALESCE(RELEASE_LOCK('{key}'), 0) AS SIGNED)"),
+            Kind::Advisory => format!("EXECUTE tenure_unlock_EX({})", self.key(name)),
+            Kind::Named => "SELECT CAST(RELEASE_ALL_LOCKS() AS SIGNED) AS freed".to_owned(),
             Kind::RowOfPostgres => format!("{gone}COMMIT"),
-            Kind::RowOfMySql => format!("{gone}COMMIT; DO RELEASE_LOCK('{session}:{key}')"),
+            Kind::RowOfMySql => format!("{gone}COMMIT; DO RELEASE_ALL_LOCKS()"),
         }
     }
 
@@ -367,10 +335,28 @@ impl Texts {
     }
 }
 
-/// What a session prepares when it is new.
-fn prepare(kind: Kind, t: &str) -> String {
+/// Makes a row once, and then leaves it alone.
+fn made(dialect: Dialect, row: &str) -> String {
+    match dialect {
+        Dialect::Postgres => format!("INSERT INTO {row} ON CONFLICT DO NOTHING"),
+        Dialect::MySql => format!("INSERT IGNORE INTO {row}"),
+    }
+}
+
+/// MySQL: makes the row of a lock's tokens of these values; or if it is there, counts in it, and writes down who holds. If it is another
+/// lock's, it does not count. The token is the number of the statement, as far as one was counted.
+fn count_of_mysql(values: &str) -> String {
+    format!(
+        "INSERT INTO {{t}}_session (lock_key, name, holder, owner, details, session) {values} \
+         ON DUPLICATE KEY UPDATE token = IF(name = VALUES(name), LAST_INSERT_ID({NEXT}), token), \
+         holder = VALUES(holder), owner = VALUES(owner), details = VALUES(details), session = VALUES(session)"
+    )
+}
+
+/// What is said first in a session.
+fn begin(kind: Kind, t: &str) -> String {
     let statements = match kind {
-        Kind::Named | Kind::RowOfMySql => return String::new(),
+        Kind::Named | Kind::RowOfMySql => return "SELECT CAST(CONNECTION_ID() AS SIGNED); ".to_owned(),
         Kind::RowOfPostgres => vec![
             ("lock_EX(bytea)", row_of_postgres(t, false, "$1")),
             ("lock_PR(bytea)", row_of_postgres(t, true, "$1")),

@@ -1,0 +1,78 @@
+//! What MariaDB does with locks of a session.
+
+use sqlx::{Executor, MySqlPool};
+use tenure::contract::within;
+use tenure::{AcquireError, EngineError, Release};
+use tenure_testkit::{MariaDb, eventually};
+
+use crate::databases::{Database, LONG, PATIENCE, connect, session_recipes};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_another_locks_is_refused_and_not_counted_in() {
+    let server = MariaDb::start();
+    for recipe in session_recipes::<MariaDb>() {
+        let client = connect(&server.recipe(recipe, "")).await;
+        let guard = client.lock("a").acquire().await.unwrap();
+        let token = guard.token().unwrap();
+        guard.release().await.unwrap();
+        server.sql("UPDATE tenure_lock_session SET name = 'b'");
+        let refused = client.lock("a").acquire().await.unwrap_err();
+        assert!(
+            matches!(&refused, AcquireError::Engine(EngineError::Refused { .. })),
+            "{recipe}: {refused:?}"
+        );
+        assert!(refused.to_string().contains("the same key as `b`"), "{recipe}: {refused}");
+        let kept = server.sql("SELECT token FROM tenure_lock_session");
+        assert_eq!(kept, token.get().to_string(), "{recipe}");
+
+        server.sql("UPDATE tenure_lock_session SET name = 'a'");
+        let guard = client.lock("a").acquire().await.unwrap();
+        assert!(guard.token() > Some(token), "{recipe}: {guard:?}");
+        guard.release().await.unwrap();
+        server.sql("DELETE FROM tenure_lock_session");
+    }
+}
+
+/// One statement waits for the lock and then writes, in this order: whoever has the row of a lock locked waits for nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_named_lock_has_no_row_locked() {
+    let server = MariaDb::start();
+    let client = connect(&server.recipe("named", "")).await;
+    let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+    eventually("somebody waits", || server.waiting().len() == 1);
+    server.assert_rows_locked("tenure_lock_session", 0);
+    held.release().await.unwrap();
+    let next = within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap();
+    assert_eq!(next.release().await.unwrap(), Release::Released);
+}
+
+/// The one that waits for the lock, or has it already, and waits to count.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_statement_that_is_stopped_is_asked_again_and_holds_nothing_twice() {
+    let server = MariaDb::start();
+    let url = server.recipe("named", "&timeout_ms=60000");
+    let (client, other) = (connect(&url).await, connect(&url).await);
+    let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    let stop = || {
+        let waiter = eventually("somebody waits", || server.waiting().pop());
+        server.sql(&format!("KILL QUERY {waiter}"));
+    };
+    let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+    stop();
+    eventually("it waits again", || server.waiting().len() == 1);
+    let pool = MySqlPool::connect(&server.url()).await.unwrap();
+    let mut transaction = pool.begin().await.unwrap();
+    transaction.execute(sqlx::raw_sql("SELECT token FROM tenure_lock_session FOR UPDATE")).await.unwrap();
+    held.release().await.unwrap();
+    eventually("it has the lock", || {
+        server.sql("SELECT IS_USED_LOCK(lock_key) FROM tenure_lock_session") != "NULL"
+    });
+    stop();
+    transaction.rollback().await.unwrap();
+
+    let next = within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap();
+    assert!(other.lock("a").try_acquire().await.unwrap().is_none());
+    next.release().await.unwrap();
+    assert!(other.lock("a").try_acquire().await.unwrap().is_some(), "it is held once more");
+}
