@@ -33,6 +33,30 @@ async fn a_key_that_is_another_locks_is_refused_and_not_counted_in() {
     }
 }
 
+/// Whoever holds goes on, and can release; a new session cannot make its statements, until there is room for them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_room_for_a_prepared_statement_is_said_to_be() {
+    let server = MariaDb::start();
+    for recipe in session_recipes::<MariaDb>() {
+        let url = server.recipe(recipe, "&timeout_ms=1000");
+        let (holder, other) = (connect(&url).await, connect(&url).await);
+        let held = holder.lock("a").ttl(LONG).acquire().await.unwrap();
+        server.sql("SET GLOBAL max_prepared_stmt_count = 0");
+        let refused = other.lock("b").acquire().await.unwrap_err();
+        let is_silence = matches!(&refused, AcquireError::Engine(EngineError::Unreachable { .. }));
+        assert!(
+            is_silence && refused.to_string().contains("max_prepared_stmt_count"),
+            "{recipe}: {refused:?}"
+        );
+        assert_eq!(held.release().await.unwrap(), Release::Released, "{recipe}");
+
+        server.sql("SET GLOBAL max_prepared_stmt_count = DEFAULT");
+        let next = other.lock("a").ttl(LONG).acquire().await.unwrap();
+        assert!(other.inspect("b").await.unwrap().holders.is_empty(), "{recipe}");
+        assert_eq!(next.release().await.unwrap(), Release::Released, "{recipe}");
+    }
+}
+
 /// One statement waits for the lock and then writes, in this order: whoever has the row of a lock locked waits for nobody.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_a_named_lock_has_no_row_locked() {

@@ -156,6 +156,8 @@ enum Meant {
 
 const FULL: &str =
     "has no connection left: raise its limit, or lower `connections=` in the URL of its clients";
+const PREPARED: &str =
+    "has no room for another prepared statement: raise its `max_prepared_stmt_count`, or see who leaves them";
 const LOGIN: &str = "user, password or database is wrong: correct the URL";
 const DENIED: &str = "this user may not do it: let somebody who may create the tables (`tenure migrate --print` shows how), and let it read and write them";
 const READ_ONLY: &str = "it is read-only, perhaps a replica: connect to the one that may be written to";
@@ -191,6 +193,7 @@ fn of_postgres(code: &str) -> Meant {
 fn of_mysql(number: u16, code: &str) -> Meant {
     match number {
         1040 | 1203 | 1226 => Meant::Silence(FULL),
+        1461 => Meant::Silence(PREPARED),
         1044 | 1045 | 1049 | 1698 => Meant::Refused(LOGIN),
         1142 | 1143 | 1227 | 1370 => Meant::Refused(DENIED),
         1053 | 1077 | 1079 | 1080 | 1152 | 1159 | 1927 | 4031 => {
@@ -202,6 +205,8 @@ fn of_mysql(number: u16, code: &str) -> Meant {
         1146 => Meant::Is(What::NoTable),
         1054 => Meant::Is(What::OtherTable),
         1290 | 1792 | 1836 => Meant::Refused(READ_ONLY),
+        // A prepared statement that is not there after it was made.
+        1243 => Meant::Refused(POOLED),
         _ if code.starts_with("08") => Meant::Silence("lost the connection: see whether it runs"),
         _ => Meant::Refused("see what it says"),
     }
