@@ -1,5 +1,5 @@
 //! `redis:` beside SET NX PX and a script that deletes, beside the same with what a token costs, one INCR in the same
-//! script, and beside the crate `rslock`.
+//! script, beside the same with one message of three commands, as ours sends it, and beside the crate `rslock`.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -23,8 +23,9 @@ pub(crate) async fn lineup() -> Result<Lineup> {
     let connection = connect(&url).await?;
     Ok(Lineup {
         contenders: vec![
-            Box::new(Bare { connection: connection.clone(), token: false }),
-            Box::new(Bare { connection, token: true }),
+            Box::new(Bare { connection: connection.clone(), first: First::Set }),
+            Box::new(Bare { connection: connection.clone(), first: First::SetAndCount }),
+            Box::new(Bare { connection, first: First::SetCountAndLook }),
             Box::new(Rslock::new(vec![url.clone()])),
             Box::new(Tenure::connect("tenure, `redis:`", &url).await?),
             Box::new(Tenure::connect("tenure, `redis:`, fair", &format!("{url}?fair=true")).await?),
@@ -73,6 +74,23 @@ async fn set_and_count(
     script.invoke_async(connection).await
 }
 
+/// SET NX PX, the next token, and whether there is more to the lock: those who wait, one whose turn it is, a value. Whether it was free.
+async fn set_count_and_look(
+    connection: &mut MultiplexedConnection,
+    key: &str,
+    value: &[u8],
+) -> RedisResult<bool> {
+    let mut commands = redis::pipe();
+    commands.cmd("SET").arg(key).arg(value).arg("NX").arg("PX").arg(TTL.as_millis());
+    commands.cmd("INCR").arg("bench-tokens");
+    commands.cmd("EXISTS");
+    for kind in ["bench-queue:", "bench-next:", "bench-value:"] {
+        commands.arg([kind, key].concat());
+    }
+    let (free, _, _): (bool, u64, u64) = commands.query_async(connection).await?;
+    Ok(free)
+}
+
 /// Deletes the key if it is still ours.
 pub(super) async fn delete(
     connection: &mut MultiplexedConnection,
@@ -99,13 +117,24 @@ pub(super) async fn pause() {
 #[derive(Clone)]
 struct Bare {
     connection: MultiplexedConnection,
-    /// Whether a token is counted along with the SET.
-    token: bool,
+    first: First,
+}
+
+/// What it sends first.
+#[derive(Clone, Copy)]
+enum First {
+    Set,
+    SetAndCount,
+    SetCountAndLook,
 }
 
 impl Contender for Bare {
     fn name(&self) -> &'static str {
-        if self.token { "bare SET NX PX + token" } else { "bare SET NX PX + Lua delete" }
+        match self.first {
+            First::Set => "bare SET NX PX + Lua delete",
+            First::SetAndCount => "bare SET NX PX + token",
+            First::SetCountAndLook => "bare SET NX PX + token + look",
+        }
     }
 
     fn client(&self) -> Result<Box<dyn LockClient>> {
@@ -115,10 +144,11 @@ impl Contender for Bare {
 
 impl Bare {
     async fn is_mine(&mut self, key: &str, value: &[u8]) -> RedisResult<bool> {
-        if self.token {
-            Ok(set_and_count(&mut self.connection, key, value).await?.is_some())
-        } else {
-            set(&mut self.connection, key, value).await
+        let connection = &mut self.connection;
+        match self.first {
+            First::Set => set(connection, key, value).await,
+            First::SetAndCount => Ok(set_and_count(connection, key, value).await?.is_some()),
+            First::SetCountAndLook => set_count_and_look(connection, key, value).await,
         }
     }
 }
