@@ -57,15 +57,20 @@ async fn a_server_without_room_for_a_prepared_statement_is_said_to_be() {
     }
 }
 
-/// One statement waits for the lock and then writes, in this order: whoever has the row of a lock locked waits for nobody.
+/// Whoever waits holds up nobody who works on the tables, or wants to stop all writing for a backup or a failover.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_a_named_lock_has_no_row_locked() {
+async fn who_waits_for_a_named_lock_has_nothing_locked() {
     let server = MariaDb::start();
     let client = connect(&server.recipe("named", "")).await;
     let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
     let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
     eventually("somebody waits", || server.waiting().len() == 1);
     server.assert_rows_locked("tenure_lock_session", 0);
+    for statement in ["ALTER TABLE tenure_lock_session COMMENT = 'ours'", "FLUSH TABLES WITH READ LOCK"] {
+        // In its time, or not at all.
+        server.sql(&format!("SET STATEMENT lock_wait_timeout = 1 FOR {statement}"));
+        assert_eq!(server.waiting().len(), 1, "it still waits");
+    }
     held.release().await.unwrap();
     let next = within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap();
     assert_eq!(next.release().await.unwrap(), Release::Released);

@@ -253,11 +253,20 @@ impl SessionEngine {
     }
 
     async fn lock_named(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<Said, Error> {
-        let wait = if matches!(ask.request.wait, WaitUntil::Try) { Duration::ZERO } else { ask.slice };
-        let wait_ms = i64::try_from(wait.as_millis()).expect("a slice is some seconds");
         let [key, name, grant, owner, details] = ask.args();
-        let args = [key, name, grant, owner, details, key, Arg::Int(wait_ms)];
-        let done = lent.connection.run(&self.texts.lock_named, &args).await?;
+        let args = [key, name, grant, owner, details, key];
+        let mut done = lent.connection.run(&self.texts.lock_named, &args).await?;
+        if done.rows == 0 && !matches!(ask.request.wait, WaitUntil::Try) {
+            // By a statement that touches no table: whoever wants to alter one, or to stop all writing, would wait behind it, and everybody
+            // else behind that.
+            let wait_ms = i64::try_from(ask.slice.as_millis()).expect("a slice is some seconds");
+            let rows = lent.connection.rows(&self.texts.wait_named, &[key, Arg::Int(wait_ms)]).await?;
+            match rows.first().map(|row| row.int(0)).transpose()? {
+                Some(1) => done = lent.connection.run(&self.texts.lock_named, &args).await?,
+                Some(0) => {}
+                _ => return Err(Error::RowNotFound),
+            }
+        }
         Ok(if done.rows == 0 { Said::Busy } else { Said::Got(Session::of(lent), done.counted()) })
     }
 

@@ -78,7 +78,13 @@ impl SessionEngine {
         let asked =
             short.rows(&texts::place(&address).into(), &[], |row| Ok((row.text(0)?, row.text(1)?))).await?;
         let (place, version) = asked.into_iter().next().ok_or_else(|| short.fault(Error::RowNotFound))?;
-        let texts = Texts::new(&address, place, version.contains("MariaDB"));
+        let is_mariadb = version.contains("MariaDB");
+        if is_mariadb && number(&version) < (10, 5) {
+            return Err(
+                short.refused(&format!("MariaDB {version} is too old for this recipe: 10.5 is needed"))
+            );
+        }
+        let texts = Texts::new(&address, place, is_mariadb);
         let modes: &[Mode] = if texts.kind == Kind::Named { &[Mode::Ex] } else { &[Mode::Pr, Mode::Ex] };
         if texts.kind != Kind::Named {
             // What stays behind is seen by nobody, so it can wait for one who may sweep.
@@ -171,6 +177,12 @@ impl SessionEngine {
 }
 
 /// What is believed of a connection that was heard after this instant.
+/// The first two numbers of a version.
+fn number(version: &str) -> (u32, u32) {
+    let mut numbers = version.split(['.', '-']).map_while(|number| number.parse().ok());
+    (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default())
+}
+
 fn term(sent_at: BootTime, ttl: Ttl) -> Term {
     Term::Lease { sent_at, ttl: ttl.get(), margin: MARGIN }
 }
@@ -220,5 +232,17 @@ impl Engine for SessionEngine {
             self.locks.close().await;
             self.short.close().await;
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_starts_with_two_numbers() {
+        assert_eq!(number("10.11.19-MariaDB-deb12u1-log"), (10, 11));
+        assert_eq!(number("10.4-MariaDB"), (10, 4));
+        assert!(number("11.8.2-MariaDB") > (10, 5));
     }
 }

@@ -51,8 +51,10 @@ pub(super) struct Texts {
     /// What is said first in a session. PostgreSQL makes the statements that are used again and again, since to read and plan them costs
     /// more than to run them; MySQL answers with the session's number.
     pub(super) begin: String,
-    /// `named`: takes a lock, which may take as long as it is told, and then does what [`Self::count_alone`] does.
+    /// `named`: takes a lock that is free, or is this session's, and then does what [`Self::count_alone`] does.
     pub(super) lock_named: Sql,
+    /// `named`: waits for a lock, for so many milliseconds: 1 if this session has it, 0 if not, -1 if it cannot be said.
+    pub(super) wait_named: Sql,
     /// The next token for one who holds alone, and who that is.
     pub(super) count_alone: Sql,
     /// The next token for one of several.
@@ -109,11 +111,12 @@ impl Texts {
             place,
             limit: address.limit,
             begin: begin(kind, table),
-            // The condition comes before the row: who waits has no row locked, and who does not get the lock does not count.
+            // The condition comes before the row: who does not get the lock does not count.
             lock_named: text(&count_of_mysql(
                 "SELECT $1, CAST($2 AS BINARY), CAST($3 AS BINARY), CAST($4 AS BINARY), $5, CONNECTION_ID() \
-                 FROM DUAL WHERE GET_LOCK($6, $7 / 1000) = 1",
+                 FROM DUAL WHERE GET_LOCK($6, 0) = 1",
             )),
+            wait_named: text("SELECT CAST(COALESCE(GET_LOCK($1, $2 * 0.001), -1) AS SIGNED)"),
             count_alone: match dialect {
                 Dialect::Postgres => dialect.next_token(
                     &counted,
