@@ -177,6 +177,27 @@ async fn a_reader_that_died_keeps_nobody_out_beyond_its_lease() {
     drop(other.lock("a").wait(Wait::Try).acquire().await.unwrap());
 }
 
+/// The last lease may end while a script runs. Whoever joined before that holds the lock, so its key is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_joins_when_the_last_lease_ends_holds_the_lock() {
+    // A lease of a few milliseconds, and so many of the dead that to sweep them takes longer.
+    const LAST_LEASE: &str = "
+        for dead = 1, 30000 do redis.call('ZADD', 'tenure:until:a', 1, 'dead' .. dead) end
+        local now = redis.call('TIME')
+        redis.call('ZADD', 'tenure:until:a', now[1] * 1000 + math.floor(now[2] / 1000) + 15 + ARGV[1], 'last')
+        redis.call('SET', 'a', 'tenure1 many PR - -', 'PX', 60000)";
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    client.lock("b").shared().acquire().await.unwrap().release().await.unwrap();
+    for round in 0..10 {
+        redis.command(&["EVAL", LAST_LEASE, "0", &(round * 5).to_string()]);
+        let held = client.lock("a").shared().ttl(LONG).acquire().await.unwrap();
+        assert_eq!(redis.command(&["EXISTS", "a"]), "1", "round {round}");
+        assert!(client.lock("a").try_acquire().await.unwrap().is_none(), "round {round}");
+        held.release().await.unwrap();
+    }
+}
+
 /// Those who look at a lock with readers see them all, and a writer that waits.
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_and_the_writer_behind_them_are_seen() {

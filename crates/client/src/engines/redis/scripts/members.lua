@@ -31,7 +31,10 @@ local function settle(now)
     redis.call('DEL', key, members, leases)
     return false
   end
-  for _, each in ipairs({ key, members, leases }) do redis.call('PEXPIREAT', each, last) end
+  -- From now on and not at an instant: that may have come meanwhile, and a key whose time is over is deleted at once. All who were counted
+  -- are members to the end of the script.
+  local left = math.max(last - now, 1)
+  for _, each in ipairs({ key, members, leases }) do redis.call('PEXPIRE', each, left) end
   return true
 end
 
