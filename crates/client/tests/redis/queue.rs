@@ -211,6 +211,40 @@ async fn the_dead_do_not_pile_up() {
     eventually("they are gone", || redis.command(&["LLEN", "tenure:queue:a"]) == "1");
 }
 
+/// However many of the dead stand before it: whoever comes to wait has a place for as long as it was promised.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newcomer_does_not_lose_its_place_with_the_dead_before_it() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    for number in 0..20 {
+        let dead = format!("{number:032x}");
+        redis.command(&["RPUSH", "tenure:queue:a", &dead]);
+        redis.command(&["HSET", "tenure:waiters:a", &dead, "1 nobody 0 0 EX nobody {}"]);
+    }
+    let keys = ["tenure:queue:a", "tenure:waiters:a"];
+    let expire = |in_ms| keys.iter().for_each(|key| drop(redis.command(&["PEXPIRE", key, in_ms])));
+    expire("60000");
+    let wait = || {
+        let waiting = client.lock("a").ttl(LONG).acquire();
+        tokio::spawn(async { waiting.await.unwrap().release().await.unwrap() })
+    };
+    let waiting = wait();
+    waiters(&client, "a", 1).await;
+    // As it would be if they had last asked some seconds ago.
+    expire("9000");
+    let another = wait();
+    waiters(&client, "a", 2).await;
+    for key in keys {
+        let left_ms = redis.command(&["PTTL", key]).parse::<i64>().unwrap();
+        assert!(left_ms > 9_000, "{key} has {left_ms} ms");
+    }
+    held.release().await.unwrap();
+    for waits in [waiting, another] {
+        within(PATIENCE, "it gets it", waits).await.unwrap();
+    }
+}
+
 /// A queue that is lost is formed again: nobody stands beside it for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_is_lost_is_formed_again() {

@@ -61,8 +61,8 @@ pub(super) enum Place {
 pub(super) struct Busy {
     /// When the lock expires if nothing is heard of its holder.
     expires_in: Option<Duration>,
-    /// How many stand before this one in the queue.
-    before: u64,
+    /// Whether nobody stands before this one in the queue.
+    is_first: bool,
     /// Whether its holder wakes the first in the queue.
     wakes: bool,
 }
@@ -415,15 +415,11 @@ impl Said {
                 [
                     Answer::BulkString(busy),
                     Answer::Int(expires_ms),
-                    Answer::Int(before),
+                    Answer::Int(place),
                     Answer::Int(wakes),
                 ] if busy == b"busy" => {
                     let expires_in = u64::try_from(*expires_ms).ok().map(Duration::from_millis);
-                    Some(Self::Busy(Busy {
-                        expires_in,
-                        before: u64::try_from(*before).ok()?,
-                        wakes: *wakes == 1,
-                    }))
+                    Some(Self::Busy(Busy { expires_in, is_first: *place == 0, wakes: *wakes == 1 }))
                 }
                 [Answer::BulkString(held), Answer::BulkString(mode)] if held == b"held" => {
                     Some(Self::Held(str::from_utf8(mode).ok()?.parse().ok()?))
@@ -438,7 +434,7 @@ impl Said {
 impl Busy {
     /// How long to wait for a message before looking again.
     fn pause(self, place: Place, poll: Duration) -> Duration {
-        if self.before > 0 {
+        if !self.is_first {
             return random::jittered(OTHERS_LOOK);
         }
         let look = random::jittered(if self.wakes && place == Place::Kept { FIRST_LOOKS } else { poll });

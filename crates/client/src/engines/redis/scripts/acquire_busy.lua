@@ -1,8 +1,8 @@
 -- Who finds another holder waits: that is answered before anything else is defined, since each function that a script defines costs
 -- something.
 --
--- Answers with the token; or {token, 1 if the value is in doubt, its bytes}; or {'busy', ms until it expires if this one is first, place in
--- the queue, 1 if its holder will wake us}; or {'held', mode} if the owner holds it in a mode that does not cover this one.
+-- Answers with the token; or {token, 1 if the value is in doubt, its bytes}; or {'busy', ms until it expires if this one is first, 0 if
+-- it is, 1 if its holder will wake us}; or {'held', mode} if the owner holds it in a mode that does not cover this one.
 local owner, ttl, details = string.sub(who, 34), ARGV[2], ARGV[3]
 local mode, reenters, fair, place_ms, turn = string.match(ARGV[4] or 'EX 0 0 0 -', '^(%S+) (%S+) (%S+) (%S+) (.*)$')
 reenters, fair = reenters == '1', fair == '1'
@@ -16,20 +16,28 @@ local function busy(by_ours, one)
   if queues then
     local now = now_ms()
     local entry = whole(now + place_ms) .. ' ' .. turn .. ' ' .. mode .. ' ' .. owner .. ' ' .. details
-    place = redis.call('HSET', waiters, grant, entry) == 0 and redis.call('LPOS', queue, grant)
-    local is_new = not place
-    place = place or redis.call('RPUSH', queue, grant) - 1
-    -- What is done for every newcomer in a short queue is done for some of them in a long one: there are others who come.
-    if not is_new or place < 16 or place % 16 == 0 then
-      redis.call('PEXPIRE', queue, place_ms)
-      redis.call('PEXPIRE', waiters, place_ms)
+    local is_new = redis.call('HSET', waiters, grant, entry) == 1
+    if not is_new and redis.call('LLEN', queue) < redis.call('HLEN', waiters) then
+      -- Somebody has deleted the queue, and who asks again forms it anew.
+      redis.call('LREM', queue, '1', grant)
+      is_new = true
+    end
+    if is_new then
+      place = redis.call('RPUSH', queue, grant) - 1
+    else
+      place = redis.call('LINDEX', queue, '0') == grant and 0 or 1
+    end
+    -- Both live for at least as long as this place. To set that costs more than to see that it need not be.
+    if place == 0 or redis.call('PTTL', waiters) < tonumber(place_ms) then
+      redis.call('PEXPIRE', queue, 2 * place_ms)
+      redis.call('PEXPIRE', waiters, 2 * place_ms)
     end
     if place % 16 == 0 then
       -- Takes out some at the end whose time is over: those at the beginning go when it is their turn, and the others would stay as long as
       -- anybody waits.
       local last = redis.call('LRANGE', queue, '-16', '-1')
       for at, entry in ipairs(redis.call('HMGET', waiters, unpack(last))) do
-        if not entry or tonumber(string.match(entry, '^%d+')) <= now then leave_queue(last[at]) end
+        if not entry or tonumber(string.match(entry, '^%d+')) <= now then strike(last[at]) end
       end
     end
     if one and string.sub(one, -1) ~= ' ' then redis.call('APPEND', key, ' ') end

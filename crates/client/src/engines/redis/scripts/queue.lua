@@ -14,9 +14,16 @@ local function entry_of(who)
   return string.match(redis.call('HGET', waiters, who) or '', '^(%d+) (%S+) (%d+) (%d+) (%S+) (%S+) (.*)$')
 end
 
+-- Whether it stood there. Most who ask this did not, and a list has to be searched.
 local function leave_queue(who)
-  redis.call('HDEL', waiters, who)
-  return redis.call('LREM', queue, '1', who) == 1
+  local stood = redis.call('HDEL', waiters, who) == 1
+  if stood then redis.call('LREM', queue, '1', who) end
+  return stood
+end
+
+-- Takes out one who was found there, whether it has an entry or not.
+local function strike(who)
+  if not leave_queue(who) then redis.call('LREM', queue, '1', who) end
 end
 
 -- Gives the lock, which is free, to one who waits.

@@ -35,7 +35,7 @@ local function wake(only, free)
     if not who or who == grant then return who end
     local until_ms, client, lease, stamp, mode, owner, details = entry_of(who)
     if not until_ms or tonumber(until_ms) <= now then
-      leave_queue(who)
+      strike(who)
     else
       if only and mode ~= only then return nil end
       if not deaf[client] then
