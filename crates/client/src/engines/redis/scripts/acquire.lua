@@ -28,7 +28,7 @@ local function join(token, now, beside_a_writer)
   return granted(token, beside_a_writer)
 end
 
-if is_many(held) and not settle(now_ms()) then held = false end
+if is_many(held) and not sweep(now_ms()) then held = false end
 
 if not held then
   if not is_its_turn() then return busy(true) end

@@ -2,7 +2,7 @@
 -- then each grant and its entry where there are several.
 local force = ARGV[2] == '1'
 local held = redis.call('GET', key)
-if is_many(held) and not settle(now_ms()) then held = false end
+if is_many(held) and not sweep(now_ms()) then held = false end
 if not held then return {} end
 
 local answer, broken = { held }, {}

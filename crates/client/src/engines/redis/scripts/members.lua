@@ -18,8 +18,8 @@ local function any_writer()
   return false
 end
 
--- Takes out those whose lease is over, and lets the rest live as long as the last of them; whether anybody is left.
-local function settle(now)
+-- Takes out those whose lease is over; when the last of the others ends, if there are any.
+local function sweep(now)
   local over = redis.call('ZRANGEBYSCORE', leases, '-inf', now)
   for _, who in ipairs(over) do
     if is_writer(who) then doubt_value() end
@@ -27,12 +27,15 @@ local function settle(now)
     redis.call('HDEL', members, who)
   end
   local last = redis.call('ZREVRANGE', leases, 0, 0, 'WITHSCORES')[2]
-  if not last then
-    redis.call('DEL', key, members, leases)
-    return false
-  end
-  -- From now on and not at an instant: that may have come meanwhile, and a key whose time is over is deleted at once. All who were counted
-  -- are members to the end of the script.
+  if not last then redis.call('DEL', key, members, leases) end
+  return last
+end
+
+-- Lets the keys live as long as the last of them; whether anybody is left. Not before somebody joins: that lease may have ended since `now`,
+-- and Redis deletes at once what is to live for no time.
+local function settle(now)
+  local last = sweep(now)
+  if not last then return false end
   local left = math.max(last - now, 1)
   for _, each in ipairs({ key, members, leases }) do redis.call('PEXPIRE', each, left) end
   return true

@@ -1,6 +1,6 @@
 if is_many(held) then
   local now = now_ms()
-  local any = settle(now)
+  local any = sweep(now)
   local wrote = any and is_writer(grant)
   freed = any and redis.call('ZREM', leases, grant) == 1
   if freed then

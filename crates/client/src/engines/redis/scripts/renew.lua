@@ -13,8 +13,8 @@ end
 if is_many(held) then
   local now = now_ms()
   if is_member(now) then
-    -- Twice: once a script has changed something, Redis lets it use memory that it does not have.
-    settle(now)
+    -- First what needs no memory, as above.
+    redis.call('PEXPIRE', key, ttl)
     redis.call('ZADD', leases, now + ttl, grant)
     settle(now)
     return 1
