@@ -14,7 +14,7 @@ ratios within a run, not for comparing machines.
 
 Engines:
   file      flock(2), alone and with a synced token
-  redis     SET NX PX, alone and with a token, and the crate rslock, on one Redis
+  redis     SET NX PX, alone, with a token, and with all that ours sends, and the crate rslock, on one Redis
   redlock   Redlock by hand, and the crate rslock, on five
   mysql     the SQL of `table`, `row` and `named` by hand, on one MariaDB each
   postgres  the SQL of `table`, `row` and `advisory` by hand, on one PostgreSQL each
