@@ -103,7 +103,13 @@ async fn out_of_memory_is_said_and_what_is_held_is_renewed_and_released() {
     let client = connect(&redis.url()).await;
     let guard = client.lock("a").ttl(Duration::from_secs(3)).acquire().await.unwrap();
     let reader = client.lock("read").shared().ttl(Duration::from_secs(3)).acquire().await.unwrap();
+    let waited_for = client.lock("waited-for").ttl(LONG).acquire().await.unwrap();
+    let waiting = tokio::spawn(client.lock("waited-for").ttl(LONG).acquire());
+    eventually("the waiter is seen", || redis.command(&["EXISTS", "tenure:queue:waited-for"]) == "1");
     redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert_eq!(waited_for.release().await.unwrap(), Release::Released);
+    // Unless it has asked meanwhile, and was refused, it has got it.
+    drop(waiting.await.unwrap());
     let refused = client.lock("b").acquire().await.unwrap_err();
     assert!(matches!(refused, AcquireError::Engine(EngineError::Refused { .. })), "{refused:?}");
     assert!(refused.to_string().contains("out of memory"), "{refused}");

@@ -245,6 +245,27 @@ async fn a_newcomer_does_not_lose_its_place_with_the_dead_before_it() {
     }
 }
 
+/// Whoever is passed over keeps its place, but not for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_before_one_of_the_releasing_client_is_kept_and_ends() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+    waiters(&client, "a", 1).await;
+    // One whose client does not hear, alone in the queue.
+    let deaf = format!("{:032x}", 1);
+    redis.command(&["DEL", "tenure:queue:a", "tenure:waiters:a"]);
+    redis.command(&["RPUSH", "tenure:queue:a", &deaf]);
+    redis.command(&["HSET", "tenure:waiters:a", &deaf, "9999999999999 nobody 5000 0 EX nobody {}"]);
+    redis.command(&["PEXPIRE", "tenure:queue:a", "20000"]);
+    redis.command(&["PEXPIRE", "tenure:waiters:a", "20000"]);
+    held.release().await.unwrap();
+    assert_eq!(redis.command(&["LINDEX", "tenure:queue:a", "0"]), deaf);
+    assert_ne!(redis.command(&["PTTL", "tenure:queue:a"]), "-1", "it stays for ever");
+    within(PATIENCE, "who waits gets it", waiting).await.unwrap().unwrap().release().await.unwrap();
+}
+
 /// A queue that is lost is formed again: nobody stands beside it for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_is_lost_is_formed_again() {

@@ -105,9 +105,23 @@ async fn who_waits_beside_the_one_who_releases_needs_no_message() {
     assert_eq!(calls(&redis, "publish"), before + 1);
 }
 
-/// Whether the text of a lock says that there may be more to it.
-fn is_marked(redis: &Redis, key: &str) -> bool {
-    redis.command(&["GET", key]).ends_with("} ")
+/// What the text of a lock says of more that there may be to it.
+#[derive(Debug, PartialEq, Eq)]
+enum Mark {
+    Nothing,
+    /// Somebody may wait.
+    Waiters,
+    /// And it may have a value.
+    Value,
+}
+
+fn mark(redis: &Redis, key: &str) -> Mark {
+    let text = redis.command(&["GET", key]);
+    match text.len() - text.trim_end().len() {
+        0 => Mark::Nothing,
+        1 => Mark::Waiters,
+        _ => Mark::Value,
+    }
 }
 
 /// A release looks for those who wait, and for a value, only if somebody has said that there may be such.
@@ -116,7 +130,7 @@ async fn who_comes_to_wait_or_writes_a_value_leaves_a_mark() {
     let redis = Redis::start();
     let (client, other) = (connect(&redis.url()).await, connect(&redis.url()).await);
     let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
-    assert!(!is_marked(&redis, "a"));
+    assert_eq!(mark(&redis, "a"), Mark::Nothing);
     let looks = calls(&redis, "exists");
     held.release().await.unwrap();
     assert_eq!(calls(&redis, "exists"), looks);
@@ -124,7 +138,7 @@ async fn who_comes_to_wait_or_writes_a_value_leaves_a_mark() {
     let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
     let waiting = tokio::spawn(other.lock("a").ttl(LONG).acquire());
     eventually("it waits", || redis.command(&["LLEN", "tenure:queue:a"]) == "1");
-    assert!(is_marked(&redis, "a"));
+    assert_eq!(mark(&redis, "a"), Mark::Waiters);
     assert!(redis.command(&["PTTL", "a"]).parse::<u128>().unwrap() > LONG.as_millis() / 2);
     let messages = calls(&redis, "publish");
     held.release().await.unwrap();
@@ -134,10 +148,27 @@ async fn who_comes_to_wait_or_writes_a_value_leaves_a_mark() {
 
     let held = client.lock("b").ttl(LONG).acquire().await.unwrap();
     held.set_value("what was written").await.unwrap();
-    assert!(is_marked(&redis, "b"));
+    assert_eq!(mark(&redis, "b"), Mark::Value);
     held.release().await.unwrap();
     let value = other.lock("b").acquire().await.unwrap().value();
     assert_eq!((&*value.bytes, value.in_doubt), (&b"what was written"[..], false));
+}
+
+/// Who waits beside the one who writes is not handed the lock without what was written.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_beside_one_who_writes_gets_the_value() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+    eventually("it waits", || redis.command(&["LLEN", "tenure:queue:a"]) == "1");
+    assert_eq!(mark(&redis, "a"), Mark::Waiters);
+    held.set_value("what was written").await.unwrap();
+    assert_eq!(mark(&redis, "a"), Mark::Value);
+    held.release().await.unwrap();
+    let next = within(PATIENCE, "it gets it", waiting).await.unwrap().unwrap();
+    assert_eq!(&*next.value().bytes, b"what was written");
+    assert_eq!(mark(&redis, "a"), Mark::Value);
 }
 
 /// A newcomer who takes what a dead one held tells those who were there before it when it lets go.
@@ -147,7 +178,7 @@ async fn who_takes_a_lock_that_others_wait_for_leaves_a_mark() {
     let client = connect(&redis.url()).await;
     redis.command(&["RPUSH", "tenure:queue:a", "0123456789abcdef0123456789abcdef"]);
     let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
-    assert!(is_marked(&redis, "a"));
+    assert_eq!(mark(&redis, "a"), Mark::Value);
     held.release().await.unwrap();
     // It looked, and found one whose time is over.
     assert_eq!(redis.command(&["EXISTS", "tenure:queue:a"]), "0");

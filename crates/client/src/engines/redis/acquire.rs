@@ -412,26 +412,27 @@ impl Said {
                     let value = Value { bytes: Bytes::copy_from_slice(bytes), in_doubt: *in_doubt == 1 };
                     Some(Self::Granted(FencingToken::new(u64::try_from(*token).ok()?), value))
                 }
-                [
-                    Answer::BulkString(busy),
-                    Answer::Int(expires_ms),
-                    Answer::Int(place),
-                    Answer::Int(wakes),
-                ] if busy == b"busy" => {
-                    let expires_in = u64::try_from(*expires_ms).ok().map(Duration::from_millis);
-                    Some(Self::Busy(Busy { expires_in, is_first: *place == 0, wakes: *wakes == 1 }))
-                }
                 [Answer::BulkString(held), Answer::BulkString(mode)] if held == b"held" => {
                     Some(Self::Held(str::from_utf8(mode).ok()?.parse().ok()?))
                 }
                 _ => None,
             },
+            Answer::BulkString(text) => Busy::parse(str::from_utf8(text).ok()?).map(Self::Busy),
             _ => None,
         }
     }
 }
 
 impl Busy {
+    /// `busy WAKES`; and if it is first, also the milliseconds until the lock expires, which are -1 for one that never does.
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.strip_prefix("busy ")?.split(' ');
+        let wakes = words.next()? == "1";
+        let left_ms = words.next();
+        let expires_in = left_ms.and_then(|ms| ms.parse().ok()).map(Duration::from_millis);
+        Some(Self { expires_in, is_first: left_ms.is_some(), wakes })
+    }
+
     /// How long to wait for a message before looking again.
     fn pause(self, place: Place, poll: Duration) -> Duration {
         if !self.is_first {

@@ -1,8 +1,8 @@
 -- Who finds another holder waits: that is answered before anything else is defined, since each function that a script defines costs
 -- something.
 --
--- Answers with the token; or {token, 1 if the value is in doubt, its bytes}; or {'busy', ms until it expires if this one is first, 0 if
--- it is, 1 if its holder will wake us}; or {'held', mode} if the owner holds it in a mode that does not cover this one.
+-- Answers with the token; or {token, 1 if the value is in doubt, its bytes}; or `busy WAKES`, 1 if its holder will wake us, and after that
+-- the milliseconds until it expires if this one is first; or {'held', mode} if the owner holds it in a mode that does not cover this one.
 local owner, ttl, details = string.sub(who, 34), ARGV[2], ARGV[3]
 local mode, reenters, fair, place_ms, turn = string.match(ARGV[4] or 'EX 0 0 0 -', '^(%S+) (%S+) (%S+) (%S+) (.*)$')
 reenters, fair = reenters == '1', fair == '1'
@@ -42,9 +42,13 @@ local function busy(by_ours, one)
     end
     if one and string.sub(one, -1) ~= ' ' then redis.call('APPEND', key, ' ') end
   end
-  return { 'busy', place == 0 and redis.call('PTTL', key) or -1, place, by_ours and 1 or 0 }
+  local answer = by_ours and 'busy 1' or 'busy 0'
+  if place == 0 then answer = answer .. ' ' .. redis.call('PTTL', key) end
+  return answer
 end
 
 local held = redis.call('GET', key)
-local by, of = string.match(held or '', '^tenure1 (%S+) (%S+) [%d?]+ ')
-if by and by ~= grant and by ~= 'many' and not (reenters and of == owner) then return busy(true, held) end
+local by_one = string.find(held or '', '^tenure1 %x+ %x+ [%d?]')
+if by_one and string.sub(held, 9, 40) ~= grant and not (reenters and string.sub(held, 42, 73) == owner) then
+  return busy(true, held)
+end

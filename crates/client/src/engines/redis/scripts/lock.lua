@@ -3,8 +3,8 @@
 --   tenure1 GRANT OWNER TOKEN MODE DETAILS    one holder
 --   tenure1 many MODE OWNER TOKEN             several: see members.lua
 --
--- A space at the end is a mark: it says that somebody may wait for the lock, or that it may have a value. Where it is missing, whoever
--- releases the lock need not look for them.
+-- A space at the end is a mark: it says that somebody may wait for the lock, and two say that it may have a value, too. Where they are
+-- missing, whoever releases the lock need not look for either.
 -- TOKEN is `?` in a lock that was taken without a script, until its first renewal writes it down, and `-` where there is none.
 -- Anything else is somebody else's lock. The other keys are named in the scripts and not passed in: they follow from this one, and
 -- each that is passed costs as much as a call.
@@ -16,8 +16,10 @@ local function is_many(held)
   return held and string.sub(held, 1, 13) == 'tenure1 many '
 end
 
+-- The text with both marks.
 local function marked(text)
-  return string.sub(text, -1) == ' ' and text or text .. ' '
+  while string.sub(text, -2) ~= '  ' do text = text .. ' ' end
+  return text
 end
 
 -- The text with the token in it, if it is one in which it is to be written down.

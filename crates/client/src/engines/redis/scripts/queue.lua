@@ -26,9 +26,8 @@ local function strike(who)
   if not leave_queue(who) then redis.call('LREM', queue, '1', who) end
 end
 
--- Gives the lock, which is free, to one who waits.
+-- Gives the lock to one who waits.
 local function give(who, owner, token, details, lease)
   local text = 'tenure1 ' .. who .. ' ' .. owner .. ' ' .. token .. ' EX ' .. details .. ' '
-  redis.call('SET', key, text, 'NX', 'PX', lease)
-  leave_queue(who)
+  redis.call('SET', key, text, 'PX', lease)
 end

@@ -7,8 +7,8 @@
 local key, grant, here = KEYS[1], ARGV[1], ARGV[2]
 local held = redis.call('GET', key)
 local freed = held and string.sub(held, 1, 40) == 'tenure1 ' .. grant
-if freed then
+local alone = freed and string.sub(held, -1) ~= ' '
+if alone or freed and not here then
   redis.call('DEL', key)
-  if string.sub(held, -1) ~= ' ' then return 1 end
-  if not here and redis.call('EXISTS', 'tenure:queue:' .. key, 'tenure:value:' .. key) == 0 then return 1 end
+  if alone or redis.call('EXISTS', 'tenure:queue:' .. key, 'tenure:value:' .. key) == 0 then return 1 end
 end

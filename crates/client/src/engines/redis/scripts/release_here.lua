@@ -1,11 +1,16 @@
 -- Most who wait do so beside the one who releases, in one client: what it publishes to itself comes sooner with the answer. Its connection
--- has been through rise.lua, so the counter need not be compared with the date.
-if freed and here and redis.call('EXISTS', 'tenure:value:' .. key) == 0 then
-  local who = redis.call('LINDEX', queue, '0') or ''
-  local until_ms, client, lease, stamp, _, owner, details = entry_of(who)
-  if client == here and lease ~= '0' and tonumber(until_ms) > now_ms() then
+-- has been through rise.lua, so the counter need not be compared with the date. Nor is the time asked for until which a place is kept: who
+-- has gone from a client that runs is taken out of the queue by that client.
+if freed and here and (string.sub(held, -2) ~= '  ' or redis.call('EXISTS', 'tenure:value:' .. key) == 0) then
+  -- First what needs no memory: once a script has changed something, Redis lets it use memory that it does not have.
+  local who = redis.call('LPOP', queue)
+  local _, client, lease, stamp, _, owner, details = entry_of(who or '')
+  if client == here and lease ~= '0' then
+    redis.call('HDEL', waiters, who)
     local token = whole(raise_token())
     give(who, owner, token, details, lease)
     return who .. ' ' .. token .. ' ' .. stamp .. ' ' .. lease
   end
+  -- It is the turn of another client. A list that was empty meanwhile has lost its ttl.
+  if who and redis.call('LPUSH', queue, who) == 1 then redis.call('PEXPIRE', queue, redis.call('PTTL', waiters)) end
 end

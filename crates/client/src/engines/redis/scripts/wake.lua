@@ -11,7 +11,10 @@ end
 local function hand_over(who, client, lease, stamp, owner, details, now)
   local token = whole(raise_token(now * 1000))
   local heard = tell(client, who .. ' ' .. token .. ' ' .. stamp .. ' ' .. lease)
-  if type(heard) == 'number' and heard > 0 then give(who, owner, token, details, lease) end
+  if type(heard) == 'number' and heard > 0 then
+    leave_queue(who)
+    give(who, owner, token, details, lease)
+  end
   return heard
 end
 
