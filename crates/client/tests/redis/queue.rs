@@ -195,6 +195,12 @@ async fn a_restart_keeps_the_queue() {
     }
 }
 
+/// The entry of a waiter whose client does not hear, and whose place is kept until then (ms).
+fn entry_of_nobody(until_ms: u64) -> String {
+    let (owner, client) = ("1".repeat(32), "2".repeat(32));
+    format!("{until_ms:013} EX {owner} {client} 5000 0 {{}}")
+}
+
 /// Those who died in the queue do not stay in it, however long others wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_dead_do_not_pile_up() {
@@ -206,7 +212,7 @@ async fn the_dead_do_not_pile_up() {
     for number in 0..40 {
         let dead = format!("{number:032x}");
         redis.command(&["RPUSH", "tenure:queue:a", &dead]);
-        redis.command(&["HSET", "tenure:waiters:a", &dead, "1 nobody 0 0 EX nobody {}"]);
+        redis.command(&["HSET", "tenure:waiters:a", &dead, &entry_of_nobody(1)]);
     }
     eventually("they are gone", || redis.command(&["LLEN", "tenure:queue:a"]) == "1");
 }
@@ -220,7 +226,7 @@ async fn a_newcomer_does_not_lose_its_place_with_the_dead_before_it() {
     for number in 0..20 {
         let dead = format!("{number:032x}");
         redis.command(&["RPUSH", "tenure:queue:a", &dead]);
-        redis.command(&["HSET", "tenure:waiters:a", &dead, "1 nobody 0 0 EX nobody {}"]);
+        redis.command(&["HSET", "tenure:waiters:a", &dead, &entry_of_nobody(1)]);
     }
     let keys = ["tenure:queue:a", "tenure:waiters:a"];
     let expire = |in_ms| keys.iter().for_each(|key| drop(redis.command(&["PEXPIRE", key, in_ms])));
@@ -257,7 +263,7 @@ async fn a_place_before_one_of_the_releasing_client_is_kept_and_ends() {
     let deaf = format!("{:032x}", 1);
     redis.command(&["DEL", "tenure:queue:a", "tenure:waiters:a"]);
     redis.command(&["RPUSH", "tenure:queue:a", &deaf]);
-    redis.command(&["HSET", "tenure:waiters:a", &deaf, "9999999999999 nobody 5000 0 EX nobody {}"]);
+    redis.command(&["HSET", "tenure:waiters:a", &deaf, &entry_of_nobody(9_999_999_999_999)]);
     redis.command(&["PEXPIRE", "tenure:queue:a", "20000"]);
     redis.command(&["PEXPIRE", "tenure:waiters:a", "20000"]);
     held.release().await.unwrap();
@@ -340,7 +346,7 @@ async fn a_message_of_another_time_is_no_grant() {
     let entry = || redis.command(&["HGET", "tenure:waiters:a", &grant]);
     let before = entry();
     let mut words = before.split(' ');
-    let channel = format!("tenure:wake:{}", words.nth(1).unwrap());
+    let channel = format!("tenure:wake:{}", words.nth(3).unwrap());
     let stamp: u64 = words.nth(1).unwrap().parse().unwrap();
     let earlier = format!("{grant} 9000000000000000 {} 5000", stamp - 1);
     assert_eq!(redis.command(&["PUBLISH", &channel, &earlier]), "1");

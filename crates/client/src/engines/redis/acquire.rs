@@ -24,10 +24,7 @@ use crate::engines::waiting::Waiter;
 use crate::error::AcquireError;
 use crate::random;
 
-/// How long a place in the queue is kept for one who does not ask again.
-const PLACE_KEPT: Duration = Duration::from_secs(10);
-
-/// How often who waits looks by itself: the first in the queue, and all others, who must not lose their places.
+/// How often who waits looks by itself: the first in the queue, and all others, who must not lose their places (see acquire_busy.lua).
 const FIRST_LOOKS: Duration = Duration::from_secs(1);
 const OTHERS_LOOK: Duration = Duration::from_secs(3);
 
@@ -230,8 +227,7 @@ impl RedisEngine {
                 Place::Deaf => "?".to_owned(),
                 Place::Kept => format!("{} {}", self.wakeups.client(), handed::offer(request, sent_at)),
             };
-            let (mode, kept) = (request.mode, PLACE_KEPT.as_millis());
-            script.arg(format!("{mode} {reenters} {fair} {kept} {turn}"));
+            script.arg(format!("{} {reenters} {fair} {turn}", request.mode));
         }
         script
     }

@@ -4,18 +4,20 @@
 -- Answers with the token; or {token, 1 if the value is in doubt, its bytes}; or `busy WAKES`, 1 if its holder will wake us, and after that
 -- the milliseconds until it expires if this one is first; or {'held', mode} if the owner holds it in a mode that does not cover this one.
 local owner, ttl, details = string.sub(who, 34), ARGV[2], ARGV[3]
-local mode, reenters, fair, place_ms, turn = string.match(ARGV[4] or 'EX 0 0 0 -', '^(%S+) (%S+) (%S+) (%S+) (.*)$')
-reenters, fair = reenters == '1', fair == '1'
+local options = ARGV[4] or 'EX 0 0 -'
+local mode, reenters, fair, turn =
+  string.sub(options, 1, 2), string.sub(options, 4, 4) == '1', string.sub(options, 6, 6) == '1', string.sub(options, 8)
 -- Whether it may have a place in the queue, and whether it asks for one: `-` never did, and `?` would not hear whose turn it is.
 local queued = turn ~= '-'
 local queues = queued and turn ~= '?'
 
 -- `one` is the text of the lock if one of ours holds it.
 local function busy(by_ours, one)
-  local place = 0
+  -- How long a place is kept (ms) for one who does not ask again.
+  local place, kept = 0, 10000
   if queues then
     local now = now_ms()
-    local entry = whole(now + place_ms) .. ' ' .. turn .. ' ' .. mode .. ' ' .. owner .. ' ' .. details
+    local entry = whole(now + kept) .. ' ' .. mode .. ' ' .. owner .. ' ' .. turn .. ' ' .. details
     local is_new = redis.call('HSET', waiters, grant, entry) == 1
     if not is_new and redis.call('LLEN', queue) < redis.call('HLEN', waiters) then
       -- Somebody has deleted the queue, and who asks again forms it anew.
@@ -28,16 +30,19 @@ local function busy(by_ours, one)
       place = redis.call('LINDEX', queue, '0') == grant and 0 or 1
     end
     -- Both live for at least as long as this place. To set that costs more than to see that it need not be.
-    if place == 0 or redis.call('PTTL', waiters) < tonumber(place_ms) then
-      redis.call('PEXPIRE', queue, 2 * place_ms)
-      redis.call('PEXPIRE', waiters, 2 * place_ms)
+    if place == 0 or redis.call('PTTL', waiters) < kept then
+      redis.call('PEXPIRE', queue, 2 * kept)
+      redis.call('PEXPIRE', waiters, 2 * kept)
     end
     if place % 16 == 0 then
       -- Takes out some at the end whose time is over: those at the beginning go when it is their turn, and the others would stay as long as
       -- anybody waits.
       local last = redis.call('LRANGE', queue, '-16', '-1')
       for at, entry in ipairs(redis.call('HMGET', waiters, unpack(last))) do
-        if not entry or tonumber(string.match(entry, '^%d+')) <= now then strike(last[at]) end
+        if tonumber(string.match(entry or '', '^%d+') or 0) <= now then
+          redis.call('HDEL', waiters, last[at])
+          redis.call('LREM', queue, '1', last[at])
+        end
       end
     end
     if one and string.sub(one, -1) ~= ' ' then redis.call('APPEND', key, ' ') end

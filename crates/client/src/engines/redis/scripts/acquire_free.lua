@@ -1,6 +1,6 @@
--- ARGV: `GRANT OWNER`, ttl (ms), details, and `MODE REENTERS FAIR PLACE TURN`: whether the owner may re-enter and whether the queue decides
--- (1 or 0), and if this one is to wait, how long its place is kept (ms), and `CLIENT LEASE STAMP`, the client to wake and what it is handed
--- (see wake.lua), or - or ?. That is one text, and left out if it would be `EX 0 0 0 -`, since each argument costs as much as a call.
+-- ARGV: `GRANT OWNER`, ttl (ms), details, and `MODE REENTERS FAIR TURN`: whether the owner may re-enter and whether the queue decides
+-- (1 or 0), and if this one is to wait `CLIENT LEASE STAMP`, the client to wake and what it is handed (see wake.lua), or - or ?. That is one
+-- text, and left out if it would be `EX 0 0 -`, since each argument costs as much as a call.
 --
 -- Most locks are free, have no value, and nobody waits for them: that is answered before anything else is defined.
 local key, who = KEYS[1], ARGV[1]

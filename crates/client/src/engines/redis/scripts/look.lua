@@ -11,11 +11,10 @@ if is_many(held) then
   end
 end
 for _, who in ipairs(redis.call('LRANGE', queue, 0, -1)) do
-  local entry = redis.call('HGET', waiters, who)
-  local until_ms, rest = string.match(entry or '', '^(%d+) %S+ %S+ %S+ (.*)$')
-  if until_ms and tonumber(until_ms) > now then
+  local until_ms, mode, owner, _, _, _, details = entry_of(who)
+  if until_ms and until_ms > now then
     waiting[#waiting + 1] = who
-    waiting[#waiting + 1] = rest
+    waiting[#waiting + 1] = mode .. ' ' .. owner .. ' ' .. details
   end
 end
 return { kind, held, redis.call('GET', value), members_of, waiting }

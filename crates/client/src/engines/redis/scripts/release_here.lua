@@ -4,7 +4,7 @@
 if freed and here and (string.sub(held, -2) ~= '  ' or redis.call('EXISTS', 'tenure:value:' .. key) == 0) then
   -- First what needs no memory: once a script has changed something, Redis lets it use memory that it does not have.
   local who = redis.call('LPOP', queue)
-  local _, client, lease, stamp, _, owner, details = entry_of(who or '')
+  local _, _, owner, client, lease, stamp, details = entry_of(who or '')
   if client == here and lease ~= '0' then
     redis.call('HDEL', waiters, who)
     local token = whole(raise_token())

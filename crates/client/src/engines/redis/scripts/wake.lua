@@ -1,5 +1,17 @@
 -- Whose turn it is.
 
+-- Whether it stood there. Most who ask this did not, and a list has to be searched.
+local function leave_queue(who)
+  local stood = redis.call('HDEL', waiters, who) == 1
+  if stood then redis.call('LREM', queue, '1', who) end
+  return stood
+end
+
+-- Takes out one who was found there, whether it has an entry or not.
+local function strike(who)
+  if not leave_queue(who) then redis.call('LREM', queue, '1', who) end
+end
+
 -- Tells a client something; the number of those who heard it.
 local function tell(client, message)
   return redis.pcall('PUBLISH', 'tenure:wake:' .. client, message)
@@ -36,8 +48,8 @@ local function wake(only, free)
   while true do
     local who = redis.call('LINDEX', queue, at)
     if not who or who == grant then return who end
-    local until_ms, client, lease, stamp, mode, owner, details = entry_of(who)
-    if not until_ms or tonumber(until_ms) <= now then
+    local until_ms, mode, owner, client, lease, stamp, details = entry_of(who)
+    if not until_ms or until_ms <= now then
       strike(who)
     else
       if only and mode ~= only then return nil end
