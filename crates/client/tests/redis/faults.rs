@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::{AcquireError, Client, ConnectError, EngineError, GuardState, LostReason, Release, Wait};
-use tenure_testkit::{Persistence, Proxy, Redis, eventually};
+use tenure_testkit::{Persistence, Proxy, Redis, eventually, free_port};
 
 use crate::{LONG, connect, refusal};
 
@@ -160,7 +160,9 @@ async fn a_user_with_few_rights_can_lock() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sentinel_and_a_cluster_are_refused() {
-    let cluster = Redis::builder().args(["--cluster-enabled", "yes"]).start();
+    // Its second port, which would be the first one and 10,000, and may be somebody else's.
+    let bus = free_port().to_string();
+    let cluster = Redis::builder().args(["--cluster-enabled", "yes", "--cluster-port", &bus]).start();
     let refused = refusal(&cluster.url()).await;
     assert!(refused.contains("Redis Cluster") && refused.contains("redlock:"), "{refused}");
     let file = tempfile::NamedTempFile::new().unwrap();
