@@ -24,7 +24,7 @@ use crate::engines::waiting::Waiter;
 use crate::error::AcquireError;
 use crate::random;
 
-/// How often who waits looks by itself: the first in the queue, and all others, who must not lose their places (see acquire_busy.lua).
+/// How often who waits looks by itself: the first in the queue, and all others, who must not lose their places (see `acquire_busy.lua`).
 const FIRST_LOOKS: Duration = Duration::from_secs(1);
 const OTHERS_LOOK: Duration = Duration::from_secs(3);
 
@@ -216,19 +216,19 @@ impl RedisEngine {
         place: Place,
         sent_at: BootTime,
     ) -> Call {
-        let (reenters, fair) = (u8::from(request.reenter), u8::from(self.address.fair));
-        let who = format!("{} {}", request.grant, request.owner);
+        let AcquireRequest { grant, owner, mode, reenter, .. } = request;
+        let (reenters, fair) = (u8::from(*reenter), u8::from(self.address.fair));
+        let who = match place {
+            Place::None if (*mode, reenters, fair) == (Mode::Ex, 0, 0) => format!("{grant} {owner}"),
+            Place::None => format!("{grant} {owner} {mode} {reenters} {fair} -"),
+            Place::Deaf => format!("{grant} {owner} {mode} {reenters} {fair} ?"),
+            Place::Kept => {
+                let (client, offer) = (self.wakeups.client(), handed::offer(request, sent_at));
+                format!("{grant} {owner} {mode} {reenters} {fair} {client} {offer}")
+            }
+        };
         let mut script = Call::new(&scripts::ACQUIRE, key);
         script.arg(who).arg(milliseconds(request.ttl)).arg(details);
-        if (request.mode, request.reenter, self.address.fair, place) != (Mode::Ex, false, false, Place::None)
-        {
-            let turn = match place {
-                Place::None => "-".to_owned(),
-                Place::Deaf => "?".to_owned(),
-                Place::Kept => format!("{} {}", self.wakeups.client(), handed::offer(request, sent_at)),
-            };
-            script.arg(format!("{} {reenters} {fair} {turn}", request.mode));
-        }
         script
     }
 

@@ -3,10 +3,10 @@
 --
 -- Answers with the token; or {token, 1 if the value is in doubt, its bytes}; or `busy WAKES`, 1 if its holder will wake us, and after that
 -- the milliseconds until it expires if this one is first; or {'held', mode} if the owner holds it in a mode that does not cover this one.
-local owner, ttl, details = string.sub(who, 34), ARGV[2], ARGV[3]
-local options = ARGV[4] or 'EX 0 0 -'
-local mode, reenters, fair, turn =
-  string.sub(options, 1, 2), string.sub(options, 4, 4) == '1', string.sub(options, 6, 6) == '1', string.sub(options, 8)
+if #who == 65 then who = who .. ' EX 0 0 -' end
+local owner, mode, turn = string.sub(who, 34, 65), string.sub(who, 67, 68), string.sub(who, 74)
+local reenters, fair = string.sub(who, 70, 70) == '1', string.sub(who, 72, 72) == '1'
+local ttl, details = ARGV[2], ARGV[3]
 -- Whether it may have a place in the queue, and whether it asks for one: `-` never did, and `?` would not hear whose turn it is.
 local queued = turn ~= '-'
 local queues = queued and turn ~= '?'

@@ -6,7 +6,7 @@
 -- message for it.
 local key, grant, here = KEYS[1], ARGV[1], ARGV[2]
 local held = redis.call('GET', key)
-local freed = held and string.sub(held, 1, 40) == 'tenure1 ' .. grant
+local freed = held and string.find(held, grant, 9, true) == 9
 local alone = freed and string.sub(held, -1) ~= ' '
 if alone or freed and not here then
   redis.call('DEL', key)
