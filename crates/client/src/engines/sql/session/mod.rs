@@ -176,13 +176,13 @@ impl SessionEngine {
     }
 }
 
-/// What is believed of a connection that was heard after this instant.
 /// The first two numbers of a version.
 fn number(version: &str) -> (u32, u32) {
     let mut numbers = version.split(['.', '-']).map_while(|number| number.parse().ok());
     (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default())
 }
 
+/// What is believed of a connection that was heard after this instant.
 fn term(sent_at: BootTime, ttl: Ttl) -> Term {
     Term::Lease { sent_at, ttl: ttl.get(), margin: MARGIN }
 }
