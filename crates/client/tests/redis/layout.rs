@@ -221,3 +221,31 @@ async fn readers_and_the_writer_behind_them_are_seen() {
     drop((first, second));
     drop(writer.await.unwrap().unwrap());
 }
+
+/// Whatever stands in the key keeps us out, also if it begins as ours do.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_only_looks_like_a_lock_of_ours_is_another_ones() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let (grant, owner) = ("1".repeat(32), "2".repeat(32));
+    let cut = format!("tenure1 {grant} {owner} 5");
+    let without_owner = format!("tenure1 {grant} - 5 EX {{}}");
+    let owner_of_ours = client.owner();
+    for text in [
+        "",
+        "x",
+        "tenure1 ",
+        "tenure1 x y 5 z",
+        "tenure1 zz zz ? q",
+        "tenure1 many2 x 5 y",
+        &cut,
+        &without_owner,
+    ] {
+        redis.command(&["SET", "a", text, "PX", "600000"]);
+        for lock in [client.lock("a"), owner_of_ours.lock("a"), client.lock("a").shared()] {
+            let got = lock.ttl(LONG).wait(Wait::Try).acquire().await;
+            assert!(matches!(got, Err(AcquireError::Busy { .. })), "{text:?}: {got:?}");
+        }
+        assert_eq!(redis.command(&["GET", "a"]), text);
+    }
+}

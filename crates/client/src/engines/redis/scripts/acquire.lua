@@ -86,7 +86,7 @@ if is_many(held) then
   return answer
 end
 
-local first, token, rest = string.match(held, '^tenure1 (%S+) %S+ ([%d?]+) (.*)$')
+local first, token, rest = string.match(held, '^tenure1 (%x+) %x+ ([%d?]+) (.*)$')
 if first then
   -- The owner that asks holds it, and may re-enter.
   local now, left = now_ms(), redis.call('PTTL', key)

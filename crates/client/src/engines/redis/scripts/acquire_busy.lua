@@ -53,7 +53,7 @@ local function busy(by_ours, one)
 end
 
 local held = redis.call('GET', key)
-local by_one = string.find(held or '', '^tenure1 %x+ %x+ [%d?]')
+local by_one = string.find(held or '', '^tenure1 %x+ %x+ [%d?]+ ')
 if by_one and string.sub(held, 9, 40) ~= grant and not (reenters and string.sub(held, 42, 73) == owner) then
   return busy(true, held)
 end

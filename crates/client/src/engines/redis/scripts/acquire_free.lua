@@ -1,7 +1,7 @@
 -- ARGV: `GRANT OWNER MODE REENTERS FAIR TURN`, ttl (ms), and details. REENTERS and FAIR are 1 or 0: whether the owner may re-enter, and
 -- whether the queue decides. TURN is `CLIENT LEASE STAMP` for one who is to wait, the client to wake and what it is handed (see wake.lua), or
--- - or ?. Those that have as many characters in every request stand first, and all are one text, since each argument costs half as much as a
--- call. It ends with OWNER if the rest would be `EX 0 0 -`.
+-- - or ?. What has as many characters in every request stands first, and all is one text, since each argument costs half as much as a call. That
+-- text ends with OWNER if the rest would be `EX 0 0 -`.
 --
 -- Most locks are free, have no value, and nobody waits for them: that is answered before anything else is defined.
 local key, who = KEYS[1], ARGV[1]

@@ -1,6 +1,6 @@
--- What one held alone is free: whose turn it is.
+-- What one held alone is freed, if that was not done at once: whose turn it is.
 if freed then
-  redis.call('DEL', key)
+  if here then redis.call('DEL', key) end
   wake(nil, not close_value())
   return 1
 end

@@ -5,6 +5,6 @@ if ARGV[2] == '' then
 else
   redis.call('SET', value, 'o' .. ARGV[2])
   local held = redis.call('GET', key)
-  if is_mine(held) then redis.call('APPEND', key, string.sub(marked(held), #held + 1)) end
+  if is_mine(held) and held ~= marked(held) then redis.call('APPEND', key, string.sub(marked(held), #held + 1)) end
 end
 return 1
