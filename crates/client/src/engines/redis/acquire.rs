@@ -24,7 +24,7 @@ use crate::engines::waiting::Waiter;
 use crate::error::AcquireError;
 use crate::random;
 
-/// How often who waits looks by itself: the first in the queue, and all others, who must not lose their places (see `acquire_busy.lua`).
+/// How often who waits looks by itself: the first in the queue, and all others, who must not lose their places (see `queue.lua`).
 const FIRST_LOOKS: Duration = Duration::from_secs(1);
 const OTHERS_LOOK: Duration = Duration::from_secs(3);
 
@@ -218,14 +218,12 @@ impl RedisEngine {
     ) -> Call {
         let AcquireRequest { grant, owner, mode, reenter, .. } = request;
         let (reenters, fair) = (u8::from(*reenter), u8::from(self.address.fair));
+        let who = format_args!("{grant} {owner} {mode} {reenters} {fair}");
         let who = match place {
             Place::None if (*mode, reenters, fair) == (Mode::Ex, 0, 0) => format!("{grant} {owner}"),
-            Place::None => format!("{grant} {owner} {mode} {reenters} {fair} -"),
-            Place::Deaf => format!("{grant} {owner} {mode} {reenters} {fair} ?"),
-            Place::Kept => {
-                let (client, offer) = (self.wakeups.client(), handed::offer(request, sent_at));
-                format!("{grant} {owner} {mode} {reenters} {fair} {client} {offer}")
-            }
+            Place::None => format!("{who} -"),
+            Place::Deaf => format!("{who} ?"),
+            Place::Kept => format!("{who} {} {}", self.wakeups.client(), handed::offer(request, sent_at)),
         };
         let mut script = Call::new(&scripts::ACQUIRE, key);
         script.arg(who).arg(milliseconds(request.ttl)).arg(details);

@@ -13,8 +13,7 @@ local queues = queued and turn ~= '?'
 
 -- `one` is the text of the lock if one of ours holds it.
 local function busy(by_ours, one)
-  -- How long a place is kept (ms) for one who does not ask again.
-  local place, kept = 0, 10000
+  local place = 0
   if queues then
     local now = now_ms()
     local entry = whole(now + kept) .. ' ' .. mode .. ' ' .. owner .. ' ' .. turn .. ' ' .. details
@@ -39,10 +38,7 @@ local function busy(by_ours, one)
       -- anybody waits.
       local last = redis.call('LRANGE', queue, '-16', '-1')
       for at, entry in ipairs(redis.call('HMGET', waiters, unpack(last))) do
-        if tonumber(string.match(entry or '', '^%d+') or 0) <= now then
-          redis.call('HDEL', waiters, last[at])
-          redis.call('LREM', queue, '1', last[at])
-        end
+        if tonumber(string.match(entry or '', '^%d+') or 0) <= now then strike(last[at]) end
       end
     end
     if one and string.sub(one, -1) ~= ' ' then redis.call('APPEND', key, ' ') end

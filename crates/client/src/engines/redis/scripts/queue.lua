@@ -9,6 +9,8 @@
 --
 -- Numbers that are passed to Redis are texts where they can be: it takes long to write them down.
 local queue, waiters = 'tenure:queue:' .. key, 'tenure:waiters:' .. key
+-- How long a place is kept (ms) for one who does not ask again.
+local kept = 10000
 
 -- What stands first has as many characters in every entry, and is cut out: a pattern takes longer.
 local function entry_of(who)
@@ -18,6 +20,12 @@ local function entry_of(who)
   if not until_ms then return end
   local mode, owner, client = string.sub(entry, 15, 16), string.sub(entry, 18, 49), string.sub(entry, 51, 82)
   return until_ms, mode, owner, client, lease, stamp, details
+end
+
+-- Takes out one who was found there, whether it has an entry or not.
+local function strike(who)
+  redis.call('HDEL', waiters, who)
+  redis.call('LREM', queue, '1', who)
 end
 
 -- Gives the lock to one who waits.

@@ -11,6 +11,6 @@ if freed and here and (string.sub(held, -2) ~= '  ' or redis.call('EXISTS', 'ten
     give(who, owner, token, details, lease)
     return who .. ' ' .. token .. ' ' .. stamp .. ' ' .. lease
   end
-  -- It is the turn of another client. A list that was empty meanwhile has lost its ttl: as for whoever comes (acquire_busy.lua).
-  if who and redis.call('LPUSH', queue, who) == 1 then redis.call('PEXPIRE', queue, '20000') end
+  -- It is the turn of another client. A list that was empty meanwhile has lost its ttl.
+  if who and redis.call('LPUSH', queue, who) == 1 then redis.call('PEXPIRE', queue, 2 * kept) end
 end

@@ -7,11 +7,6 @@ local function leave_queue(who)
   return stood
 end
 
--- Takes out one who was found there, whether it has an entry or not.
-local function strike(who)
-  if not leave_queue(who) then redis.call('LREM', queue, '1', who) end
-end
-
 -- Tells a client something; the number of those who heard it.
 local function tell(client, message)
   return redis.pcall('PUBLISH', 'tenure:wake:' .. client, message)
@@ -24,7 +19,7 @@ local function hand_over(who, client, lease, stamp, owner, details, now)
   local token = whole(raise_token(now * 1000))
   local heard = tell(client, who .. ' ' .. token .. ' ' .. stamp .. ' ' .. lease)
   if type(heard) == 'number' and heard > 0 then
-    leave_queue(who)
+    strike(who)
     give(who, owner, token, details, lease)
   end
   return heard
