@@ -92,6 +92,11 @@ impl Address {
         each.join(",")
     }
 
+    /// Whether there is one server, as far as the URL says.
+    pub(super) const fn is_one_server(&self) -> bool {
+        self.authority.hosts.len() == 1
+    }
+
     /// What proves to the servers who this is.
     pub(super) fn login(&self) -> Option<String> {
         let user = self.authority.user.as_deref()?;

@@ -1,0 +1,303 @@
+//! A session at ZooKeeper: what keeps it alive and proves that it is. The requests that locks are made of are in `nodes`.
+//!
+//! # From when on a grant is believed in
+//! The leader ends a session of which it has not heard for its timeout. A follower answers reads and pings by itself, and tells the leader of
+//! them only with its answers to the leader's own pings, twice in a tick; so an answer to a read proves nothing. Here:
+//!
+//! - a read that does nothing is sent every tenth of the timeout (a *touch*);
+//! - a request that goes through the leader and a majority (a *proof*) is sent every third of the timeout or more often: the making of an entry,
+//!   or one that checks the root of the tree.
+//!
+//! What a follower told the leader before it passed on a proof, the leader knew when it took that in. So a proof confirms the last touch
+//! that was answered a whole tick before the proof was sent, as of when that touch was sent. With a quarter of a tick more as the margin,
+//! belief ends before the leader can end the session, also if the follower is cut off from the leader just after that.
+
+mod nodes;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Mutex as AsyncMutex;
+use tokio_util::task::AbortOnDropHandle;
+use zookeeper_client::{Client, Error, StateWatcher};
+
+pub(super) use self::nodes::{Made, Node, Seen, is_simple, token, unexpected};
+use super::address::Address;
+use super::fault::Fault;
+use super::paths::Root;
+use crate::clock::BootTime;
+use crate::engine::EngineContext;
+use crate::engines::session::{HasSession, Session, Sessions};
+use crate::error::EngineError;
+use crate::random;
+
+/// So many touches in a timeout, and so many of them for one proof.
+const TOUCHES: u32 = 10;
+const TOUCHES_TO_A_PROOF: u32 = 3;
+
+/// A session.
+#[derive(Debug)]
+pub(super) struct Link {
+    client: Client,
+    session: Session,
+    touches: Mutex<VecDeque<Touch>>,
+    /// When the last proof was sent that was answered, for those who want one: one at a time asks for it.
+    proved: AsyncMutex<BootTime>,
+    /// Whether the servers make nodes that go when they are empty.
+    has_containers: AtomicBool,
+    /// How many bytes of paths are watched, or may come to be.
+    watched: AtomicUsize,
+    /// How many nodes are being made.
+    making: AtomicUsize,
+    address: Address,
+    context: EngineContext,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Touch {
+    sent: BootTime,
+    answered: BootTime,
+}
+
+impl HasSession for Link {
+    fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// The client crate sends all watches again on a new connection, and cannot do so if they do not fit one message of 128 KiB.
+    fn has_room(&self) -> bool {
+        self.watched.load(Ordering::Relaxed) < MOST_WATCHED
+    }
+}
+
+/// So many bytes of paths may be watched.
+const MOST_WATCHED: usize = 96 << 10;
+
+/// What is counted for as long as this lives.
+#[derive(Debug)]
+pub(super) struct Counted<'a>(&'a AtomicUsize, usize);
+
+impl<'a> Counted<'a> {
+    fn new(total: &'a AtomicUsize, more: usize) -> Self {
+        total.fetch_add(more, Ordering::Relaxed);
+        Self(total, more)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
+    }
+}
+
+/// Waits for an answer, and not longer than this.
+pub(super) async fn within<T, E>(
+    context: &EngineContext,
+    limit: Duration,
+    answer: impl Future<Output = Result<T, E>>,
+) -> Result<T, Fault>
+where
+    Fault: From<E>,
+{
+    let give_up = context.clock.sleep_until(context.clock.now() + limit);
+    tokio::select! {
+        biased;
+        answer = answer => Ok(answer?),
+        () = give_up => Err(Fault::Silent(limit)),
+    }
+}
+
+impl Link {
+    /// Opens a session that ends after this time without a word, or what the servers make of it.
+    pub(super) async fn open(
+        address: &Address,
+        timeout: Duration,
+        context: &EngineContext,
+        sessions: &Arc<Sessions<Self>>,
+    ) -> Result<Arc<Self>, EngineError> {
+        let hosts = address.hosts();
+        let mut connector = Client::connector().with_session_timeout(timeout);
+        if let Some(login) = address.login() {
+            connector = connector.with_auth("digest", login.as_bytes());
+        }
+        let sent = context.clock.now();
+        // Whatever becomes of the runtime of whoever asks, the session is served by ours.
+        let connecting = context.runtime.spawn(async move { connector.connect(&hosts).await });
+        let connecting = AbortOnDropHandle::new(connecting);
+        let connected = async { connecting.await.unwrap_or(Err(Error::ClientClosed)) };
+        let client = within(context, address.limit, connected).await;
+        let client = client.map_err(|fault| fault.error(&address.hosts()))?;
+        let answered = context.clock.now();
+        let (timeout, margin) = (client.session_timeout(), address.tick / 4);
+        let usable = timeout.saturating_sub(timeout / TOUCHES + address.tick + margin);
+        if usable < timeout / 8 {
+            let message = format!(
+                "{} gives a session of {timeout:?}, which is too short for a tickTime of {:?}: ask for a longer ttl, or say what their tickTime is by `?tick_ms=`",
+                address.hosts(),
+                address.tick
+            );
+            return Err(EngineError::Refused { engine: "zookeeper", message, cause: None });
+        }
+        let link = Arc::new(Self {
+            client,
+            session: Session::new(timeout, margin, sent),
+            proved: AsyncMutex::new(sent),
+            has_containers: AtomicBool::new(address.containers),
+            watched: AtomicUsize::new(0),
+            making: AtomicUsize::new(0),
+            touches: Mutex::new([Touch { sent, answered }].into()),
+            address: address.clone(),
+            context: context.clone(),
+        });
+        context.runtime.spawn(Self::notice_the_end(Arc::downgrade(&link)));
+        context.runtime.spawn(Self::keep_alive(Arc::downgrade(&link), Arc::downgrade(sessions)));
+        Ok(link)
+    }
+
+    async fn notice_the_end(this: Weak<Self>) {
+        let Some(mut states) = this.upgrade().map(|link| link.client.state_watcher()) else { return };
+        ended(&mut states).await;
+        if let Some(link) = this.upgrade() {
+            tracing::debug!(servers = link.address.hosts(), "a session has ended");
+            link.session.end();
+        }
+    }
+
+    async fn keep_alive(this: Weak<Self>, sessions: Weak<Sessions<Self>>) {
+        let mut round = 0;
+        loop {
+            let Some((clock, interval)) =
+                this.upgrade().map(|link| (link.context.clock.clone(), link.session.timeout() / TOUCHES))
+            else {
+                return;
+            };
+            clock.sleep_until(clock.now() + random::slightly_below(interval)).await;
+            let Some(link) = this.upgrade().filter(|link| !link.session.ended().is_cancelled()) else {
+                return;
+            };
+            for (grant, held) in link.session.overdue(clock.now()) {
+                link.context.runtime.spawn(link.clone().free_for_sure(held.node, grant));
+            }
+            if let Some(sessions) = sessions.upgrade() {
+                // Whoever drops the last of it ends it.
+                drop(sessions.idle(clock.now()));
+            }
+            round += 1;
+            let sent = clock.now();
+            if link.client.check_stat("/").await.is_ok_and(|stat| stat.is_some()) {
+                link.touched(sent);
+            }
+            if round % TOUCHES_TO_A_PROOF == 0
+                && link.session.in_use()
+                && let Err(fault) = link.prove(sent).await
+            {
+                tracing::debug!(?fault, "a session is not confirmed, and is tried again");
+            }
+        }
+    }
+
+    fn touched(&self, sent: BootTime) {
+        let touch = Touch { sent, answered: self.context.clock.now() };
+        let mut touches = self.touches.lock().unwrap_or_else(PoisonError::into_inner);
+        touches.push_back(touch);
+        // What is older than a timeout proves nothing.
+        if touches.len() > 4 * TOUCHES as usize {
+            touches.pop_front();
+        }
+    }
+
+    /// Sees to it that there is a proof that was sent at this instant or just before it. Those who come together share one.
+    pub(super) async fn prove(&self, asked: BootTime) -> Result<(), Fault> {
+        let mut proved = self.proved.lock().await;
+        if *proved + self.session.timeout() / TOUCHES / 2 >= asked {
+            return Ok(());
+        }
+        let sent = self.context.clock.now();
+        let mut writer = self.client.new_multi_writer();
+        writer.add_check_version("/", -1)?;
+        match writer.commit().await.map_err(Error::from) {
+            // Whether we may look at it or not, it is the leader that says so.
+            Ok(_) | Err(Error::NoAuth) => {}
+            Err(error) => return Err(error.into()),
+        }
+        *proved = sent;
+        self.proven(sent);
+        Ok(())
+    }
+
+    /// Sees to it that something can be believed: after a long silence, what was touched before it proves nothing any more.
+    pub(super) async fn freshen(&self) -> Result<(), Fault> {
+        let clock = &self.context.clock;
+        let is_fresh = || {
+            let left = self.session.term().deadline().map_or(Duration::ZERO, |end| end.since(clock.now()));
+            left > self.session.timeout() / TOUCHES
+        };
+        if is_fresh() {
+            return Ok(());
+        }
+        let sent = clock.now();
+        self.client.check_stat("/").await?;
+        self.touched(sent);
+        clock.sleep_until(clock.now() + self.address.tick).await;
+        self.prove(clock.now()).await
+    }
+
+    /// A proof that was sent at this instant was answered.
+    pub(super) fn proven(&self, sent: BootTime) {
+        let touches = self.touches.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = touches.iter().rev().find(|touch| touch.answered + self.address.tick <= sent);
+        // The making of the session was a proof of its own.
+        let confirmed = known.or(touches.front()).map(|touch| touch.sent);
+        drop(touches);
+        if let Some(confirmed) = confirmed {
+            self.session.confirm(confirmed);
+        }
+    }
+
+    /// Room for a path of this length to be watched.
+    pub(super) fn room(&self, bytes: usize) -> Counted<'_> {
+        Counted::new(&self.watched, bytes)
+    }
+
+    /// Waits for an answer, for as long as one request may take.
+    pub(super) async fn within_limit<T, E>(
+        &self,
+        answer: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, Fault>
+    where
+        Fault: From<E>,
+    {
+        within(&self.context, self.address.limit, answer).await
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Ends the session, and waits until the server knows.
+    pub(super) async fn close(self: Arc<Self>) {
+        let (context, limit) = (self.context.clone(), self.address.limit);
+        let mut states = self.client.state_watcher();
+        drop(self);
+        let closed = async {
+            ended(&mut states).await;
+            Ok::<_, Error>(())
+        };
+        if within(&context, limit, closed).await.is_err() {
+            tracing::debug!("a session was not closed in time: it ends by itself");
+        }
+    }
+
+    pub(super) fn root(&self) -> &Root {
+        &self.address.root
+    }
+}
+
+/// Resolves when a session has ended.
+async fn ended(states: &mut StateWatcher) {
+    while !states.peek_state().is_terminated() {
+        states.changed().await;
+    }
+}
