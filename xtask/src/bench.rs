@@ -6,7 +6,7 @@ use crate::step::{Outcome, Steps, cargo, run as run_program};
 pub(crate) const HELP: &str = "\
 Each engine beside the bare recipe that it stands on, measured in one run.
 
-Usage: cargo xtask bench [ENGINE…] [WORKLOAD…] [command] [--rounds N] [--seconds S] [--only NAME]
+Usage: cargo xtask bench [ENGINE…] [WORKLOAD…] [command] [--rounds N] [--seconds S] [--recipe NAME] [--only NAME]
 
 Installs the servers that are missing, builds with all optimizations, and measures the engines that are
 named, and `tenure run` beside util-linux's flock if `command` is; or all of it. The figures are good for
@@ -27,9 +27,10 @@ Workloads, all if none is named:
   W3        64 clients, one lock
 
 Options:
-  --rounds N   rounds of each contender, interleaved [default: 15]
-  --seconds S  how long a round lasts, from 0.1 on [default: 1]
-  --only NAME  only the contenders whose names contain this, for a profiler
+  --rounds N     rounds of each contender, interleaved [default: 15]
+  --seconds S    how long a round lasts, from 0.1 on [default: 1]
+  --recipe NAME  only the recipes whose names contain this, of engines that have several
+  --only NAME    only the contenders whose names contain this, for a profiler
 
 Examples:
   cargo xtask bench
@@ -37,6 +38,7 @@ Examples:
   cargo xtask bench redis redlock
   cargo xtask bench mysql postgres W1 W2 --seconds 0.5
   cargo xtask bench zookeeper etcd
+  cargo xtask bench zookeeper W2 --recipe three
   cargo xtask bench command
   cargo xtask bench file --rounds 3
 ";

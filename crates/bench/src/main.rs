@@ -29,6 +29,8 @@ struct Plan {
     round: Duration,
     /// Of the contenders, those whose names contain this.
     only: String,
+    /// Of the recipes, those whose names contain this.
+    recipe: String,
 }
 
 fn plan() -> Result<Plan> {
@@ -39,6 +41,7 @@ fn plan() -> Result<Plan> {
         rounds: 15,
         round: Duration::from_secs(1),
         only: String::new(),
+        recipe: String::new(),
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -56,6 +59,10 @@ fn plan() -> Result<Plan> {
             "--only" => match words.next() {
                 Some(part) => plan.only = part,
                 None => bail!("--only takes a part of a contender's name"),
+            },
+            "--recipe" => match words.next() {
+                Some(part) => plan.recipe = part,
+                None => bail!("--recipe takes a part of a recipe's name"),
             },
             "command" => plan.command = true,
             engine if engines::NAMES.contains(&engine) => plan.engines.push(word),
@@ -97,7 +104,7 @@ fn measure(plan: &Plan) -> Result<()> {
     // One for the whole run: a connection is driven by the runtime that it was opened on.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     for engine in &plan.engines {
-        for recipe in engines::recipes(engine) {
+        for recipe in engines::recipes(engine).iter().filter(|recipe| recipe.contains(&plan.recipe)) {
             let mut lineup = runtime.block_on(engines::start(engine, recipe))?;
             lineup.contenders.retain(|contender| contender.name().contains(&plan.only));
             let title = if recipe.is_empty() { engine.clone() } else { format!("{engine}, {recipe}") };

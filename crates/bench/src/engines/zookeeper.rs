@@ -16,7 +16,7 @@ pub(crate) async fn lineup(recipe: &str) -> Result<Lineup> {
     };
     let (hosts, ground): (_, Box<dyn std::any::Any>) = if on_three {
         let servers = ZooKeeperCluster::start();
-        (servers.url(), Box::new(servers))
+        (followers(&servers), Box::new(servers))
     } else {
         let server = ZooKeeper::start();
         (server.url(), Box::new(server))
@@ -41,6 +41,14 @@ pub(crate) async fn lineup(recipe: &str) -> Result<Lineup> {
     let ours = format!("{hosts}/ours?recipe={recipe}&tick_ms=500");
     contenders.push(Box::new(Tenure::connect("tenure", &ours).await?));
     Ok(Lineup { contenders, _ground: ground })
+}
+
+/// The two of three that follow. Which one a client asks is left to chance, and it is another way to the leader: so all contenders have the same.
+fn followers(servers: &ZooKeeperCluster) -> String {
+    let leader = servers.leader();
+    let addrs = servers.addrs().into_iter().enumerate().filter(|(index, _)| *index != leader);
+    let addrs: Vec<_> = addrs.map(|(_, addr)| addr.to_string()).collect();
+    format!("zookeeper://{}", addrs.join(","))
 }
 
 const LASTING: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::anyone_all());
