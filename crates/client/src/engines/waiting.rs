@@ -42,9 +42,15 @@ impl<T: Default> Waiting<T> {
         Waiter { waiting: self.clone(), grant, name: name.clone(), bell }
     }
 
-    /// Whether somebody here waits for this lock: whoever comes next will have to wait, too.
-    pub(super) fn anybody_for(&self, name: &LockName) -> bool {
-        self.present().names.contains_key(name)
+    /// How many here wait for this lock. If somebody does, whoever comes next will have to wait, too.
+    pub(super) fn how_many_for(&self, name: &LockName) -> usize {
+        self.present().names.get(name).copied().unwrap_or_default()
+    }
+
+    /// Whether this one still waits.
+    #[cfg(feature = "redis")]
+    pub(super) fn has(&self, grant: GrantId) -> bool {
+        self.present().bells.contains_key(&grant)
     }
 
     /// Wakes one, if it still waits.

@@ -1,6 +1,7 @@
 //! The engine `redis:`, on real Redis servers.
 
 mod contract;
+mod crowd;
 mod faults;
 mod layout;
 #[path = "../peer/mod.rs"]

@@ -12,6 +12,7 @@ use redis::Value as Answer;
 use tenure_table::{FencingToken, GrantId, Mode, Value};
 use tokio_util::sync::CancellationToken;
 
+use super::crowd::Claim;
 use super::fault::{Fault, What};
 use super::handed::{self, Handed};
 use super::link::{Link, Repeat, Way};
@@ -100,9 +101,13 @@ impl RedisEngine {
         details: String,
     ) -> Result<Granted, AcquireError> {
         let taken = matches!(begun, Begun::Taken);
-        let mut attempt = Attempt { key, taken, queued: false, sent_on: None, answered: true, waiter: None };
+        let mut attempt =
+            Attempt { key, taken, queued: false, sent_on: None, answered: true, claim: None, waiter: None };
         let first = match begun {
             Begun::Asked(asked) => asked,
+            Begun::Busy if self.is_plain(&request) && self.crowd.awaits(&request, self.now()) => {
+                self.join_crowd(&request, &details, &mut attempt)
+            }
             Begun::Busy => self.ask_in_queue(&request, &details, &mut attempt).await,
             Begun::Nothing | Begun::Taken => {
                 self.ask_once(&request, &attempt.key, &details, Place::None).await
@@ -200,12 +205,26 @@ impl RedisEngine {
     }
 
     async fn ask_in_queue(&self, request: &AcquireRequest, details: &str, attempt: &mut Attempt) -> Asked {
+        // It must not be put there when it stands there already, or has had its turn.
+        self.settle_claim(attempt).await;
         if attempt.waiter.is_none() {
             // From now on in the queue; but it may have been freed before that.
             attempt.waiter = Some(self.wakeups.register(request.grant, &request.name));
         }
         let place = if self.wakeups.is_open() { Place::Kept } else { Place::Deaf };
         self.ask_once(request, &attempt.key, details, place).await
+    }
+
+    /// It is not asked for now, since it is known what the answer would be.
+    fn join_crowd(&self, request: &AcquireRequest, details: &str, attempt: &mut Attempt) -> Asked {
+        let (sent_at, way) = (self.now(), self.link.present_way());
+        let AcquireRequest { grant, owner, mode, .. } = request;
+        let offer = handed::offer(request, sent_at);
+        let entry = format!("{mode} {owner} {} {offer} {details}", self.wakeups.client());
+        attempt.waiter = Some(self.wakeups.register(*grant, &request.name));
+        attempt.claim = Some(self.crowd.join(attempt.key.clone(), way.clone(), *grant, entry));
+        let busy = Busy { expires_in: None, is_first: false, wakes: true };
+        Asked { sent_at, way, place: Place::Kept, answer: Some(Ok(Said::Busy(busy))) }
     }
 
     fn call(
@@ -260,8 +279,21 @@ impl RedisEngine {
         }
     }
 
+    /// Waits until nothing more becomes of what was asked for together with others.
+    async fn settle_claim(&self, attempt: &mut Attempt) {
+        if let Some(claim) = attempt.claim.take() {
+            let way = claim.way.clone();
+            if !self.crowd.is_settled(claim).await {
+                (attempt.sent_on, attempt.answered) = (Some(way), false);
+            }
+        }
+    }
+
     /// Leaves the queue, and gives back what may have been granted without our having heard of it.
-    async fn undo(&self, attempt: Attempt, request: &AcquireRequest) {
+    async fn undo(&self, mut attempt: Attempt, request: &AcquireRequest) {
+        // Who does not wait any more is not put into the queue any more; who may have been is taken out after that.
+        attempt.waiter = None;
+        self.settle_claim(&mut attempt).await;
         if !attempt.taken && !attempt.queued && attempt.sent_on.is_none() {
             return;
         }
@@ -328,6 +360,8 @@ struct Attempt {
     sent_on: Option<Way>,
     /// Whether Redis answered when it was last asked.
     answered: bool,
+    /// The place that it is to get with others, if it came to a crowd.
+    claim: Option<Claim>,
     waiter: Option<Waiter<Option<Handed>>>,
 }
 

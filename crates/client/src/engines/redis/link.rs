@@ -309,6 +309,10 @@ impl Link {
         self.way_of(&Handle::current())
     }
 
+    fn own_way(self: &Arc<Self>) -> Way {
+        self.way_of(&self.own)
+    }
+
     fn way_of(self: &Arc<Self>, runtime: &Handle) -> Way {
         let mut ways = self.ways();
         if let Some((_, way)) = ways.iter().find(|(id, _)| *id == runtime.id()) {
@@ -316,7 +320,7 @@ impl Link {
         }
         if ways.len() >= MOST_WAYS && runtime.id() != self.own.id() {
             drop(ways);
-            return self.way_of(&self.own);
+            return self.own_way();
         }
         let (send, state) = watch::channel(State::Opening);
         let link = self.clone();
@@ -347,7 +351,7 @@ impl Link {
             Some(Err((what, message))) => (what, message),
             None => {
                 // The runtime does not open connections, or does nothing any more: the client's own does it.
-                let own = self.way_of(&self.own);
+                let own = self.own_way();
                 self.forget(way);
                 self.ways().push((Handle::current().id(), own.clone()));
                 match own.opened().await {
@@ -419,6 +423,11 @@ impl Link {
 }
 
 impl Connected {
+    /// Whether there is a connection: it may have broken.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(*self.state.borrow(), State::Open(_))
+    }
+
     /// The connection, if it is open.
     fn connection(&self) -> Option<MultiplexedConnection> {
         match &*self.state.borrow() {
@@ -463,5 +472,11 @@ fn leads_nowhere(error: &RedisError) -> bool {
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Link").field(&self.at).finish()
+    }
+}
+
+impl fmt::Debug for Connected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connected").field("is_open", &self.is_open()).finish_non_exhaustive()
     }
 }

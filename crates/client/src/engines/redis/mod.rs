@@ -14,6 +14,7 @@
 
 mod acquire;
 pub(in crate::engines) mod address;
+mod crowd;
 pub(in crate::engines) mod entry;
 pub(in crate::engines) mod fault;
 mod handed;
@@ -34,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::address::{Address, Form, OWN_KEYS};
+use self::crowd::Crowd;
 use self::entry::Held;
 use self::fault::What;
 use self::link::{Link, Repeat};
@@ -63,6 +65,7 @@ pub struct RedisEngine {
     capabilities: Capabilities,
     context: EngineContext,
     wakeups: Arc<Wakeups>,
+    crowd: Arc<Crowd>,
     /// What is undone in the background.
     undoing: TaskTracker,
     closing: CancellationToken,
@@ -114,8 +117,10 @@ impl RedisEngine {
             reach: Reach::Network,
             ..Capabilities::minimal("redis", if address.fair { "fair" } else { "set-nx" })
         };
+        let wakeups = Wakeups::new(link.clone(), limit, context.clone());
         Ok(Arc::new(Self {
-            wakeups: Wakeups::new(link.clone(), limit, context.clone()),
+            crowd: Crowd::new(link.clone(), limit, context.clone(), wakeups.clone()),
+            wakeups,
             address,
             link,
             limit,

@@ -57,6 +57,7 @@ macro_rules! script {
 
 pub(in crate::engines) static ACQUIRE: LazyLock<Script> =
     script!("acquire_free" "clock" "queue" "acquire_busy" "lock" "token" "value" "wake" "members" "acquire");
+pub(super) static LINE_UP: LazyLock<Script> = script!("grant" "clock" "queue" "line_up");
 pub(in crate::engines) static RELEASE: LazyLock<Script> = script!("release_alone" "clock" "queue" "token" "release_here" "lock" "value" "wake" "release_freed" "members" "release");
 pub(in crate::engines) static RENEW: LazyLock<Script> =
     script!("grant" "clock" "lock" "value" "members" "renew");

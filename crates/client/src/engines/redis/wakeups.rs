@@ -68,7 +68,22 @@ impl Wakeups {
 
     /// Whether somebody here waits for this lock: whoever comes next will have to wait, too.
     pub(super) fn anybody_waits_for(&self, name: &LockName) -> bool {
-        self.is_open() && self.waiting.anybody_for(name)
+        self.how_many_wait_for(name) > 0
+    }
+
+    /// How many here wait for this lock, if messages are heard.
+    pub(super) fn how_many_wait_for(&self, name: &LockName) -> usize {
+        if self.is_open() { self.waiting.how_many_for(name) } else { 0 }
+    }
+
+    /// Whether this one still waits.
+    pub(super) fn is_waiting(&self, grant: GrantId) -> bool {
+        self.waiting.has(grant)
+    }
+
+    /// Wakes one who is to ask.
+    pub(super) fn have_ask(&self, grant: GrantId) {
+        self.waiting.wake(grant, None);
     }
 
     /// Whether messages are heard.

@@ -28,20 +28,9 @@ local function busy(by_ours, one)
     else
       place = redis.call('LINDEX', queue, '0') == grant and 0 or 1
     end
-    -- Both live for at least as long as this place. To set that costs more than to see that it need not be.
-    if place == 0 or redis.call('PTTL', waiters) < kept then
-      redis.call('PEXPIRE', queue, 2 * kept)
-      redis.call('PEXPIRE', waiters, 2 * kept)
-    end
-    if place % 16 == 0 then
-      -- Takes out some at the end whose time is over: those at the beginning go when it is their turn, and the others would stay as long as
-      -- anybody waits.
-      local last = redis.call('LRANGE', queue, '-16', '-1')
-      for at, entry in ipairs(redis.call('HMGET', waiters, unpack(last))) do
-        if tonumber(string.match(entry or '', '^%d+') or 0) <= now then strike(last[at]) end
-      end
-    end
-    if one and string.sub(one, -1) ~= ' ' then redis.call('APPEND', key, ' ') end
+    keep_queue(place == 0)
+    if place % 16 == 0 then strike_late(now, 0) end
+    if one then mark_wanted(one) end
   end
   local answer = by_ours and 'busy 1' or 'busy 0'
   if place == 0 then answer = answer .. ' ' .. redis.call('PTTL', key) end

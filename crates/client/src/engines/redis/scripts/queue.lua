@@ -28,6 +28,30 @@ local function strike(who)
   redis.call('LREM', queue, '1', who)
 end
 
+-- Both live for at least as long as a place that was just taken, in a queue that is `new` or not. To set that costs more than to see that
+-- it need not be.
+local function keep_queue(new)
+  if new or redis.call('PTTL', waiters) < kept then
+    redis.call('PEXPIRE', queue, 2 * kept)
+    redis.call('PEXPIRE', waiters, 2 * kept)
+  end
+end
+
+-- Takes out some at the end whose time is over, before as many newcomers: those at the beginning go when it is their turn, and the others
+-- would stay as long as anybody waits.
+local function strike_late(now, newcomers)
+  local last = redis.call('LRANGE', queue, -16 - newcomers, -1 - newcomers)
+  if not last[1] then return end
+  for at, entry in ipairs(redis.call('HMGET', waiters, unpack(last))) do
+    if tonumber(string.match(entry or '', '^%d+') or 0) <= now then strike(last[at]) end
+  end
+end
+
+-- Marks the text of a lock that one of ours holds: somebody waits for it (see lock.lua).
+local function mark_wanted(held)
+  if string.sub(held, -1) ~= ' ' then redis.call('APPEND', key, ' ') end
+end
+
 -- Gives the lock to one who waits.
 local function give(who, owner, token, details, lease)
   local text = 'tenure1 ' .. who .. ' ' .. owner .. ' ' .. token .. ' EX ' .. details .. ' '

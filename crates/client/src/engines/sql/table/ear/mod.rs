@@ -75,7 +75,7 @@ impl Ear {
 
     /// Whether somebody here waits for this lock: whoever comes next will have to wait, too.
     pub(super) fn anybody_waits_for(&self, name: &LockName) -> bool {
-        self.waiting.anybody_for(name)
+        self.waiting.how_many_for(name) > 0
     }
 
     /// Ends the connection, for good.
