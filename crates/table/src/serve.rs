@@ -11,9 +11,7 @@ use crate::{Answer, Effect, FencingToken, Granted, Mode, Refusal};
 impl Table {
     /// Grants what can be granted now, in line: conversions first, then waiters.
     pub(crate) fn serve(&mut self, resource: Place<Resource>, effects: &mut Vec<Effect>) {
-        if let Some(rest) = &mut self.resources[resource].rest {
-            rest.touched = false;
-        }
+        // It counts as touched until that is done: whoever leaves it meanwhile is seen by the next look at who is first.
         while let Some(first) = self.first_in_line(resource).filter(|first| self.fits_now(*first)) {
             if self.locks[self.queued[first].lock].held {
                 self.grant_conversion(first, effects);
@@ -28,6 +26,9 @@ impl Table {
                 self.grant_waiter(first, token, effects);
                 self.settle(owner, resource, effects);
             }
+        }
+        if let Some(rest) = &mut self.resources[resource].rest {
+            rest.touched = false;
         }
         self.resources[resource].tidy();
         if self.resources[resource].is_idle() {

@@ -121,7 +121,7 @@ impl Model {
                 self.write(&name, bytes);
             }
             if !down && !self.line(&name).is_empty() {
-                step.recheck.insert(holder.owner);
+                step.recheck.insert((holder.owner, None));
             }
             step.serve_later(&name);
             return Ok(self.change_mode(grant, to, step));

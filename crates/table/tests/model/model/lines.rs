@@ -101,9 +101,10 @@ impl Model {
             let own = self.line(&item.name).into_iter().map(|i| &self.pending[i]);
             let own = own.filter(|other| other.owner == gone.owner && other.kind != Kind::Convert);
             if gone.kind != Kind::Convert
-                && own.map(|other| other.order).min().is_some_and(|order| order > gone.order)
+                && let Some(untied) = own.map(|other| other.order).min()
+                && untied > gone.order
             {
-                step.recheck.insert(gone.owner);
+                step.recheck.insert((gone.owner, Some(untied)));
             }
         }
     }

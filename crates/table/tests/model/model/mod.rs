@@ -118,8 +118,9 @@ struct Step {
     queued: Option<Asker>,
     /// The grants that this command made or converted.
     got: Vec<GrantId>,
-    /// Owners whose requests may have somebody new to wait for, although they did not just queue.
-    recheck: BTreeSet<OwnerId>,
+    /// Owners whose requests may have somebody new to wait for, although they did not just queue. With the order of the request that waits by
+    /// itself from now on, if that is why: if it is settled in the same step, nothing is new.
+    recheck: BTreeSet<(OwnerId, Option<u64>)>,
 }
 
 impl Step {
@@ -185,8 +186,10 @@ impl Model {
             Command::SetLimits(limits) => self.limits = *limits,
         }
         loop {
-            if let Some(owner) = step.recheck.pop_first() {
-                self.refuse_cycles_of(owner, &mut step);
+            if let Some((owner, untied)) = step.recheck.pop_first() {
+                if untied.is_none_or(|order| self.pending.iter().any(|pending| pending.order == order)) {
+                    self.refuse_cycles_of(owner, &mut step);
+                }
             } else if let Some(name) = step.unserved.pop_front() {
                 while self.serve_first(&name, &mut step) {}
             } else {
