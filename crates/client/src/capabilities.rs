@@ -113,7 +113,7 @@ pub enum Expiry {
 pub enum Waking {
     /// One waiter is woken.
     One,
-    /// All waiters are woken, and one of them gets it.
+    /// All waiters are woken, or one in each client, and one of them gets it.
     All,
     /// Each looks again and again, with a jittered back-off.
     Poll,

@@ -1,8 +1,9 @@
 //! Whom a release wakes, by the server's own counters: the watches that it fired, and the requests that came of it.
 
-use tenure::Guard;
+use tenure::{Client, Guard};
 use tenure_testkit::ZooKeeper;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use crate::{A_WHILE, LONG, connect, eventually, soon};
 
@@ -31,7 +32,7 @@ impl Crowd {
                 tokio::spawn(async move { send.send(request.acquire().await.unwrap()) });
             }
         }
-        // A server has one watch for all of a session on the same node.
+        // By `simple`, one of each client watches.
         let watches = if recipe == "simple" { clients } else { WAITERS };
         let crowd = Self { server, held: Some(held), got };
         eventually("all wait, each for another one if they queue", async || {
@@ -83,22 +84,75 @@ async fn a_release_wakes_one_of_a_thousand_who_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_wakes_all_of_a_thousand_who_watch_one_node() {
-    let mut few = Crowd::gather("simple", FEW).await;
-    let (fired, requests) = (few.fired(), few.requests());
-    few.hand_on().await;
-    eventually("all ask", async || few.requests() - requests >= WAITERS).await;
-    tokio::time::sleep(A_WHILE).await;
-    let (fired, requests) = (few.fired() - fired, few.requests() - requests);
-    println!("simple, {WAITERS} waiters of {FEW} clients, a turn: {fired} watches, {requests} requests");
-    assert_eq!(fired, FEW);
-    drop(few);
-
+async fn a_release_wakes_all_of_a_thousand_clients_that_watch_one_node() {
     let mut many = Crowd::gather("simple", WAITERS).await;
-    let fired = many.fired();
+    let (fired, requests) = (many.fired(), many.requests());
     many.hand_on().await;
+    eventually("all ask", async || many.requests() - requests >= WAITERS).await;
     let fired = many.fired() - fired;
     println!("simple, {WAITERS} waiters of as many clients, a turn: {fired} watches");
     assert_eq!(fired, WAITERS);
     eventually("all wait again", async || many.counter("zk_watch_count") == WAITERS - 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_of_one_client_who_watch_one_node_are_woken_one_at_a_time() {
+    const TURNS: i64 = 5;
+    let mut few = Crowd::gather("simple", FEW).await;
+    let (fired, requests) = (few.fired(), few.requests());
+    for _ in 0..TURNS {
+        eventually("one of each client watches", async || few.counter("zk_watch_count") == FEW).await;
+        few.hand_on().await;
+    }
+    tokio::time::sleep(A_WHILE).await;
+    let (fired, requests) = (few.fired() - fired, few.requests() - requests);
+    println!(
+        "simple, {WAITERS} waiters of {FEW} clients, {TURNS} turns: {fired} watches, {requests} requests"
+    );
+    assert_eq!(fired, TURNS * FEW);
+    assert!(requests < TURNS * WAITERS / 10, "{requests} requests in {TURNS} turns");
+}
+
+/// Somebody of a client who waits for a lock, in its place by the time that this returns.
+async fn waiter(client: &Client) -> JoinHandle<Guard> {
+    let request = client.lock("a").ttl(LONG);
+    let waiter = tokio::spawn(async move { request.acquire().await.unwrap() });
+    // On this one thread it asks now, and hears that the lock is taken before the one who asks after it does.
+    tokio::task::yield_now().await;
+    let tried = client.lock("a").ttl(LONG).try_acquire().await;
+    assert!(tried.unwrap().is_none(), "who does not wait needs no turn");
+    waiter
+}
+
+#[tokio::test]
+async fn those_of_one_client_who_watch_one_node_are_served_in_the_order_in_which_they_came() {
+    let server = ZooKeeper::start();
+    let client = connect(&format!("{}?recipe=simple&tick_ms=500", server.url())).await;
+    let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    let (first, second) = (waiter(&client).await, waiter(&client).await);
+    // Who comes at the very moment of the release does not ask before those who wait.
+    let request = client.lock("a").ttl(LONG);
+    let third = tokio::spawn(async move { request.acquire().await.unwrap() });
+    held.release().await.unwrap();
+    let first = soon("the first has its turn", first).await.unwrap();
+    assert!(!second.is_finished() && !third.is_finished());
+    first.release().await.unwrap();
+    let second = soon("the second has its turn", second).await.unwrap();
+    assert!(!third.is_finished());
+    second.release().await.unwrap();
+    soon("the third has its turn", third).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_goes_away_when_it_is_its_turn_holds_up_none_of_its_client() {
+    let server = ZooKeeper::start();
+    let url = format!("{}?recipe=simple&tick_ms=500", server.url());
+    let (other, client) = (connect(&url).await, connect(&url).await);
+    let held = other.lock("a").ttl(LONG).acquire().await.unwrap();
+    let (first, second) = (waiter(&client).await, waiter(&client).await);
+    eventually("the first watches", async || server.counter("zk_watch_count") == 1).await;
+    first.abort();
+    assert!(soon("the first ends", first).await.is_err());
+    held.release().await.unwrap();
+    soon("the second has its turn", second).await.unwrap().release().await.unwrap();
 }

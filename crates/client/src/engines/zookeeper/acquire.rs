@@ -161,25 +161,36 @@ impl ZooKeeperEngine {
         lock: &str,
         in_line: &mut bool,
     ) -> Result<Granted, NotGot> {
+        let mut turn = None;
+        // Who comes to others of its client does not ask before them.
+        let comes_to_others =
+            !request.wait.is_over(self.now()) && self.turns.anybody_waits_for(&request.name);
+        let mut in_the_way = comes_to_others.then(|| SIMPLE.to_owned());
         loop {
-            let _room = link.room(lock.len() + SIMPLE.len() + 1);
+            if let Some(node) = in_the_way {
+                *in_line = true;
+                if turn.is_none() {
+                    // Without one if the session has ended, which shows in the next request.
+                    turn = self.waited(link, request, self.turns.turn(&request.name)).await?;
+                }
+                let _room = link.room(lock.len() + node.len() + 1);
+                self.until_gone(link, request, &format!("{lock}/{node}")).await?;
+            }
             let (lock_of_it, details) = (lock.to_owned(), self.details(request));
             let was_busy = *in_line;
             let taking =
                 |given_up| (**link).clone().take(lock_of_it, request.grant, details, was_busy, given_up);
             let taken = self.settled(link, request, *in_line, taking).await?;
-            *in_line = true;
-            let in_the_way = match taken {
-                None => SIMPLE.to_owned(),
+            in_the_way = match taken {
+                None => Some(SIMPLE.to_owned()),
                 Some((node, seen)) => match self.alone(link, request, lock, &node, seen).await {
                     Ok(Ok(granted)) => return Ok(granted),
                     not_granted => {
                         self.leave(link, node.path, request.grant).await;
-                        not_granted?.err().unwrap_or_default()
+                        not_granted?.err()
                     }
                 },
             };
-            self.until_gone(link, request, &format!("{lock}/{in_the_way}")).await?;
         }
     }
 
@@ -212,17 +223,29 @@ impl ZooKeeperEngine {
             return Err(NotGot::Ended(request.not_got()));
         }
         let Some(watcher) = self.heard(request, link.watch(node)).await?.flatten() else { return Ok(()) };
+        self.waited(link, request, watcher.changed()).await?;
+        Ok(())
+    }
+
+    /// Waits for something, for as long as the request may wait; nothing, if the session has ended before it came.
+    async fn waited<T>(
+        &self,
+        link: &InUse<Link>,
+        request: &AcquireRequest,
+        coming: impl Future<Output = T>,
+    ) -> Result<Option<T>, NotGot> {
         let over = async {
             match request.wait {
+                WaitUntil::Try => {}
                 WaitUntil::At { at, .. } => self.context.clock.sleep_until(at).await,
-                WaitUntil::Try | WaitUntil::Forever => std::future::pending().await,
+                WaitUntil::Forever => std::future::pending().await,
             }
         };
         tokio::select! {
             biased;
             () = request.cancel.cancelled() => Err(NotGot::Ended(request.not_got())),
-            _ = watcher.changed() => Ok(()),
-            () = link.session().ended().cancelled() => Ok(()),
+            came = coming => Ok(Some(came)),
+            () = link.session().ended().cancelled() => Ok(None),
             () = over => Err(NotGot::Ended(request.not_got())),
         }
     }

@@ -5,7 +5,7 @@
 //!
 //! - `sequential` (the default): an ephemeral, sequential node for each who holds or waits. The lowest that nobody before it conflicts with
 //!   holds; who waits watches the nearest before it that does, and nobody else.
-//! - `simple`: one ephemeral node, which all who wait watch.
+//! - `simple`: one ephemeral node, which all clients watch that have somebody who waits.
 //!
 //! What must hold:
 //!
@@ -22,6 +22,7 @@ mod link;
 mod look;
 mod paths;
 mod start;
+mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +37,7 @@ use self::address::Address;
 use self::fault::{Fault, What};
 use self::link::{Link, is_simple, within};
 use self::paths::VALUE;
+use self::turns::Turns;
 
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
@@ -76,6 +78,7 @@ impl Recipe {
 pub struct ZooKeeperEngine {
     address: Address,
     sessions: Arc<Sessions<Link>>,
+    turns: Arc<Turns>,
     ourselves: Ourselves,
     capabilities: Capabilities,
     context: EngineContext,
@@ -114,6 +117,7 @@ impl ZooKeeperEngine {
         let engine = Self {
             address,
             sessions: Arc::default(),
+            turns: Arc::default(),
             ourselves: Ourselves::new(),
             capabilities,
             context,
