@@ -160,7 +160,7 @@ async fn who_goes_while_redis_stands_still_is_not_there_when_it_goes_on() {
 async fn who_gives_up_on_a_redis_that_stands_still_has_no_place_when_it_goes_on() {
     let mut redis = Redis::start();
     let patient = connect(&format!("{}?timeout_ms=60000", redis.url())).await;
-    let client = connect(&format!("{}?timeout_ms=300", redis.url())).await;
+    let client = connect(&format!("{}?timeout_ms=2000", redis.url())).await;
     let held = patient.lock("a").ttl(LONG).acquire().await.unwrap();
     let wait = |client: &Client| tokio::spawn(client.lock("a").ttl(LONG).acquire());
     // One who asks again and again: the queue does not end by itself.

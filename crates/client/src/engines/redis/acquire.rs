@@ -207,6 +207,12 @@ impl RedisEngine {
     async fn ask_in_queue(&self, request: &AcquireRequest, details: &str, attempt: &mut Attempt) -> Asked {
         // It must not be put there when it stands there already, or has had its turn.
         self.settle_claim(attempt).await;
+        if request.cancel.is_cancelled()
+            && let Some(way) = attempt.sent_on.clone()
+        {
+            // What takes it back follows on that way, and must not be led to another one.
+            return Asked { sent_at: self.now(), way, place: Place::Kept, answer: None };
+        }
         if attempt.waiter.is_none() {
             // From now on in the queue; but it may have been freed before that.
             attempt.waiter = Some(self.wakeups.register(request.grant, &request.name));
@@ -282,7 +288,7 @@ impl RedisEngine {
     /// Waits until nothing more becomes of what was asked for together with others.
     async fn settle_claim(&self, attempt: &mut Attempt) {
         if let Some(claim) = attempt.claim.take() {
-            let way = claim.way.clone();
+            let way = claim.way().clone();
             if !self.crowd.is_settled(claim).await {
                 (attempt.sent_on, attempt.answered) = (Some(way), false);
             }

@@ -7,12 +7,13 @@
 //! **Nobody is put there who has gone, has asked for itself, or has had its turn.** Whoever goes away or asks hears first what became of its claim; and
 //! where that is not to be heard, what it sends follows on the way that the claim took.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{Hash, Hasher};
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use tenure_table::GrantId;
 use tokio::sync::oneshot;
 
@@ -41,21 +42,35 @@ pub(super) struct Crowd {
     limit: Duration,
     context: EngineContext,
     wakeups: Arc<Wakeups>,
-    newcomers: Mutex<Newcomers>,
+    /// By where they go. Each line is seen to by a task of its own, so that one that is not answered holds up no other, and by one alone, so that nobody
+    /// is overtaken.
+    newcomers: Mutex<HashMap<Line, Vec<Newcomer>>>,
 }
 
-#[derive(Debug, Default)]
-struct Newcomers {
-    all: Vec<Newcomer>,
-    /// Whether somebody sees to them: one at a time, so that nobody is overtaken.
-    are_seen_to: bool,
+/// Those who come to one lock on one way go together.
+#[derive(Clone, Debug)]
+struct Line {
+    key: String,
+    way: Way,
+}
+
+impl PartialEq for Line {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key && Arc::ptr_eq(&self.way, &other.way)
+    }
+}
+
+impl Eq for Line {}
+
+impl Hash for Line {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key.hash(state);
+    }
 }
 
 /// One who is to have a place.
 #[derive(Debug)]
 struct Newcomer {
-    key: String,
-    way: Way,
     grant: GrantId,
     /// What is written there, but for the time until which it is kept.
     entry: String,
@@ -65,9 +80,16 @@ struct Newcomer {
 /// A place that is asked for, or is about to be.
 #[derive(Debug)]
 pub(super) struct Claim {
-    pub(super) way: Way,
+    line: Line,
     grant: GrantId,
     placed: oneshot::Receiver<()>,
+}
+
+impl Claim {
+    /// The way that it takes.
+    pub(super) const fn way(&self) -> &Way {
+        &self.line.way
+    }
 }
 
 impl Crowd {
@@ -93,60 +115,61 @@ impl Crowd {
     /// Soon it has a place, or is woken.
     pub(super) fn join(self: &Arc<Self>, key: String, way: Way, grant: GrantId, entry: String) -> Claim {
         let (send, placed) = oneshot::channel();
-        let claim = Claim { way: way.clone(), grant, placed };
-        let mut newcomers = self.newcomers();
-        newcomers.all.push(Newcomer { key, way, grant, entry, placed: send });
-        if !mem::replace(&mut newcomers.are_seen_to, true) {
-            self.context.runtime.spawn(self.clone().see_to_newcomers());
+        let (line, newcomer) = (Line { key, way }, Newcomer { grant, entry, placed: send });
+        match self.newcomers().entry(line.clone()) {
+            Entry::Occupied(mut others) => others.get_mut().push(newcomer),
+            Entry::Vacant(first) => {
+                first.insert(vec![newcomer]);
+                self.context.runtime.spawn(self.clone().see_to(line.clone()));
+            }
         }
-        claim
+        Claim { line, grant, placed }
     }
 
     /// Waits until it is known what became of the place of one who goes away, or is about to ask for itself; whether it is. After that, it is not
     /// asked for.
     pub(super) async fn is_settled(&self, claim: Claim) -> bool {
-        let is_not_asked_for = {
-            let all = &mut self.newcomers().all;
-            let before = all.len();
-            all.retain(|newcomer| newcomer.grant != claim.grant);
-            all.len() < before
+        let of_grant = |newcomer: &mut Newcomer| newcomer.grant == claim.grant;
+        let not_asked_for = {
+            let mut newcomers = self.newcomers();
+            newcomers.get_mut(&claim.line).is_some_and(|all| all.extract_if(.., of_grant).count() > 0)
         };
-        is_not_asked_for || claim.placed.await.is_ok()
+        not_asked_for || claim.placed.await.is_ok()
     }
 
-    fn newcomers(&self) -> MutexGuard<'_, Newcomers> {
+    fn newcomers(&self) -> MutexGuard<'_, HashMap<Line, Vec<Newcomer>>> {
         self.newcomers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn see_to_newcomers(self: Arc<Self>) {
+    /// Puts newcomers into the queue, until no more come.
+    async fn see_to(self: Arc<Self>, line: Line) {
         let clock = &self.context.clock;
-        loop {
+        while let Some(all) = {
             clock.sleep_until(clock.now() + GATHER).await;
-            let mut lines: BTreeMap<_, Vec<_>> = BTreeMap::new();
-            {
-                let mut newcomers = self.newcomers();
-                if newcomers.all.is_empty() {
-                    newcomers.are_seen_to = false;
-                    return;
-                }
-                for newcomer in newcomers.all.drain(..) {
-                    let line = (Arc::as_ptr(&newcomer.way).addr(), newcomer.key.clone());
-                    lines.entry(line).or_default().push(newcomer);
-                }
-            }
-            // All at once: one that is not answered holds up no other.
-            join_all(lines.into_values().map(|line| self.line_up(line))).await;
+            self.gathered(&line)
+        } {
+            self.line_up(&line, all).await;
         }
     }
 
-    /// Those who come to one lock on one way.
-    async fn line_up(&self, mut line: Vec<Newcomer>) {
+    /// Those who have come. If nobody has, the next one is the first.
+    fn gathered(&self, line: &Line) -> Option<Vec<Newcomer>> {
+        let mut newcomers = self.newcomers();
+        let all = mem::take(newcomers.get_mut(line)?);
+        if all.is_empty() {
+            newcomers.remove(line);
+            return None;
+        }
+        Some(all)
+    }
+
+    async fn line_up(&self, line: &Line, mut all: Vec<Newcomer>) {
         let mut is_heard = true;
-        while !line.is_empty() {
-            let rest = line.split_off(line.len().min(TOGETHER));
-            let some = mem::replace(&mut line, rest);
+        while !all.is_empty() {
+            let rest = all.split_off(all.len().min(TOGETHER));
+            let some = mem::replace(&mut all, rest);
             if is_heard {
-                is_heard = self.line_up_together(some).await;
+                is_heard = self.line_up_together(line, some).await;
             } else {
                 self.have_them_ask(some);
             }
@@ -154,20 +177,20 @@ impl Crowd {
     }
 
     /// Whether that is answered.
-    async fn line_up_together(&self, some: Vec<Newcomer>) -> bool {
+    async fn line_up_together(&self, line: &Line, some: Vec<Newcomer>) -> bool {
         let (present, gone): (Vec<_>, Vec<_>) =
             some.into_iter().partition(|newcomer| self.wakeups.is_waiting(newcomer.grant));
         self.have_them_ask(gone);
-        let Some(Newcomer { key, way, .. }) = present.first().filter(|first| first.way.is_open()) else {
+        if present.is_empty() || !line.way.is_open() {
             self.have_them_ask(present);
             return true;
-        };
-        let mut script = Call::new(&scripts::LINE_UP, key);
+        }
+        let mut script = Call::new(&scripts::LINE_UP, &line.key);
         for Newcomer { grant, entry, .. } in &present {
             script.arg(grant.to_string()).arg(entry);
         }
         // Once and not again: who has had its turn meanwhile must not stand there a second time.
-        match self.link.script_behind::<u8>(way, self.limit, &script).await {
+        match self.link.script_behind::<u8>(&line.way, self.limit, &script).await {
             Some(1) => {
                 for newcomer in present {
                     // Most do not listen.
