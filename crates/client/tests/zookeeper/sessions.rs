@@ -71,6 +71,33 @@ async fn many_who_wait_outlast_their_connection() {
     }
 }
 
+/// The same by the recipe `simple`, where those who wait for different locks watch different nodes.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_who_watch_one_node_each_cost_their_client_no_session() {
+    const WAITERS: i64 = 400;
+    let server = ZooKeeper::start();
+    let proxy = Proxy::to(server.addr());
+    let options = "?recipe=simple&tick_ms=500";
+    let client = connect(&format!("zookeeper://{}/locks{options}", proxy.addr())).await;
+    let direct = connect(&format!("{}/locks{options}", server.url())).await;
+    let names: Vec<_> = (0..WAITERS).map(|i| format!("{i}{}", "n".repeat(400))).collect();
+    let busy = names.iter().map(|name| direct.lock(name).ttl(SECOND * 50).acquire());
+    let mut busy = futures_util::future::try_join_all(busy).await.unwrap();
+    let held = client.lock("held").ttl(SECOND * 8).acquire().await.unwrap();
+    let mut waiting: Vec<_> =
+        names.iter().map(|name| tokio::spawn(client.lock(name).ttl(SECOND * 8).acquire())).collect();
+    let watches = || server.counter("zk_watch_count");
+    eventually(PATIENCE, "all wait", async || watches() == WAITERS).await;
+    proxy.sever();
+    // As above: were a session lost, the client would know by then.
+    tokio::time::sleep(SECOND * 14).await;
+    held.check().expect("its session has outlasted the connection");
+    assert_eq!(watches(), WAITERS, "and so have the watches");
+    let (freed, waits) = (busy.remove(0), waiting.remove(0));
+    freed.release().await.unwrap();
+    waits.await.unwrap().unwrap().release().await.unwrap();
+}
+
 /// A ttl that leaves little to be used is renewed often, but not all the time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_short_ttl_is_not_renewed_without_a_pause() {

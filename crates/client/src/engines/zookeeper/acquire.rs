@@ -74,7 +74,7 @@ impl ZooKeeperEngine {
                 }
                 Err(error) => error,
             };
-            // Who waits outlasts its session, but does not begin a wait without one.
+            // Who waits outlasts its session, but does not begin a wait without one: unless it comes to others who do.
             if !in_line || request.wait.is_over(self.now()) {
                 return Err(fault.into());
             }
@@ -161,19 +161,19 @@ impl ZooKeeperEngine {
         lock: &str,
         in_line: &mut bool,
     ) -> Result<Granted, NotGot> {
+        let _room = link.room(lock.len() + SIMPLE.len() + 1);
         let mut turn = None;
-        // Who comes to others of its client does not ask before them.
+        // Who comes to others of its session does not ask before them.
         let comes_to_others =
-            !request.wait.is_over(self.now()) && self.turns.anybody_waits_for(&request.name);
+            !request.wait.is_over(self.now()) && link.turns().anybody_waits_for(&request.name);
         let mut in_the_way = comes_to_others.then(|| SIMPLE.to_owned());
         loop {
             if let Some(node) = in_the_way {
                 *in_line = true;
                 if turn.is_none() {
                     // Without one if the session has ended, which shows in the next request.
-                    turn = self.waited(link, request, self.turns.turn(&request.name)).await?;
+                    turn = self.waited(link, request, link.turns().turn(&request.name)).await?;
                 }
-                let _room = link.room(lock.len() + node.len() + 1);
                 self.until_gone(link, request, &format!("{lock}/{node}")).await?;
             }
             let (lock_of_it, details) = (lock.to_owned(), self.details(request));

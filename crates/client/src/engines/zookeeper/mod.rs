@@ -5,7 +5,7 @@
 //!
 //! - `sequential` (the default): an ephemeral, sequential node for each who holds or waits. The lowest that nobody before it conflicts with
 //!   holds; who waits watches the nearest before it that does, and nobody else.
-//! - `simple`: one ephemeral node, which all clients watch that have somebody who waits.
+//! - `simple`: one ephemeral node, which one of those who wait watches in each session.
 //!
 //! What must hold:
 //!
@@ -37,7 +37,6 @@ use self::address::Address;
 use self::fault::{Fault, What};
 use self::link::{Link, is_simple, within};
 use self::paths::VALUE;
-use self::turns::Turns;
 
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
@@ -78,7 +77,6 @@ impl Recipe {
 pub struct ZooKeeperEngine {
     address: Address,
     sessions: Arc<Sessions<Link>>,
-    turns: Arc<Turns>,
     ourselves: Ourselves,
     capabilities: Capabilities,
     context: EngineContext,
@@ -117,7 +115,6 @@ impl ZooKeeperEngine {
         let engine = Self {
             address,
             sessions: Arc::default(),
-            turns: Arc::default(),
             ourselves: Ourselves::new(),
             capabilities,
             context,

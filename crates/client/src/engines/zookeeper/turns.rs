@@ -1,5 +1,5 @@
-//! Those of one client who wait for a lock by the recipe `simple` take turns: one of them at a time watches the node and asks when it goes. So a
-//! release wakes one in each client, and not all.
+//! Those who wait for a lock in one session, by the recipe `simple`, take turns: one of them at a time watches the node and asks when it goes. So
+//! a release wakes one in each session, and not all.
 //!
 //! It only saves requests. Who is let in is decided by the servers, whoever has its turn here.
 
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tenure_table::LockName;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-/// The lines of one client.
+/// The lines of one session.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     lines: Mutex<HashMap<LockName, Line>>,

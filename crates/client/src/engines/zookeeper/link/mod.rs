@@ -27,6 +27,7 @@ pub(super) use self::nodes::{Made, Node, Seen, is_simple, token, unexpected};
 use super::address::Address;
 use super::fault::Fault;
 use super::paths::Root;
+use super::turns::Turns;
 use crate::clock::BootTime;
 use crate::engine::EngineContext;
 use crate::engines::session::{HasSession, Session, Sessions};
@@ -51,6 +52,7 @@ pub(super) struct Link {
     watched: AtomicUsize,
     /// How many nodes are being made.
     making: AtomicUsize,
+    turns: Arc<Turns>,
     address: Address,
     context: EngineContext,
 }
@@ -147,6 +149,7 @@ impl Link {
             has_containers: AtomicBool::new(address.containers),
             watched: AtomicUsize::new(0),
             making: AtomicUsize::new(0),
+            turns: Arc::default(),
             touches: Mutex::new([Touch { sent, answered }].into()),
             address: address.clone(),
             context: context.clone(),
@@ -254,6 +257,11 @@ impl Link {
         if let Some(confirmed) = confirmed {
             self.session.confirm(confirmed);
         }
+    }
+
+    /// Whose turn it is to watch and ask, of those who wait by the recipe `simple`.
+    pub(super) const fn turns(&self) -> &Arc<Turns> {
+        &self.turns
     }
 
     /// Room for a path of this length to be watched.

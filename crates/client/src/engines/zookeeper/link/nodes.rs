@@ -109,7 +109,7 @@ impl Link {
     }
 
     /// Makes an entry in the queue of a lock, or finds the one that was made if the answer was lost. Goes on until that is known, at the
-    /// latest with the end of the session. And looks at the lock just after that, without waiting in between.
+    /// latest with the end of the session. And [looks](Self::and_look) at the lock just after that.
     pub(in crate::engines::zookeeper) async fn enter(
         self: Arc<Self>,
         lock: String,
