@@ -144,10 +144,9 @@ impl Crowd {
     /// Puts newcomers into the queue, until no more come.
     async fn see_to(self: Arc<Self>, line: Line) {
         let clock = &self.context.clock;
-        while let Some(all) = {
+        loop {
             clock.sleep_until(clock.now() + GATHER).await;
-            self.gathered(&line)
-        } {
+            let Some(all) = self.gathered(&line) else { return };
             self.line_up(&line, all).await;
         }
     }
