@@ -89,9 +89,16 @@ impl Proxy {
         self.shared.gate.cut();
     }
 
-    /// Mends what [`Proxy::cut`] did: everything that was held back arrives now.
+    /// The same for the connections that there are now, and not for those that come: as where a path fails that only some have.
+    pub fn cut_present(&self) {
+        let mut connections = self.shared.connections();
+        self.shared.accept_waiting(&mut connections);
+        self.shared.gate.cut_off(connections.iter().map(|connection| &*connection.link));
+    }
+
+    /// Mends what [`Proxy::cut`] and [`Proxy::cut_present`] did: everything that was held back arrives now.
     pub fn heal(&self) {
-        self.shared.gate.heal();
+        self.shared.gate.heal(self.shared.connections().iter().map(|connection| &*connection.link));
     }
 
     /// Closes all connections at once, in both directions, also while the network is cut. New ones are

@@ -68,6 +68,21 @@ fn a_connection_made_during_a_cut_hangs_and_works_after_it() {
 }
 
 #[test]
+fn those_who_come_after_the_present_ones_were_cut_are_not() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(redis.addr());
+    let mut present = connect(&proxy);
+    present.command(&["PING"]).unwrap();
+    proxy.cut_present();
+    present.send(&["SET", "a", "late"]).unwrap();
+    assert_eq!(connect(&proxy).command(&["SET", "a", "early"]).unwrap(), "OK");
+    assert!(is_silent(&mut present));
+    proxy.heal();
+    assert_eq!(present.receive().unwrap(), "OK");
+    assert_eq!(redis.command(&["GET", "a"]), "late");
+}
+
+#[test]
 fn a_cut_hides_the_death_of_the_server_until_it_is_healed() {
     let mut redis = Redis::start();
     let proxy = Proxy::to(redis.addr());

@@ -51,8 +51,23 @@ impl Gate {
         self.wait_until(state, |state| state.requests_inside + state.answers_inside == 0);
     }
 
-    pub(super) fn heal(&self) {
-        self.lock().cut = false;
+    /// Cuts these connections alone.
+    pub(super) fn cut_off<'a>(&self, links: impl Iterator<Item = &'a Link>) {
+        let state = self.lock();
+        for link in links {
+            link.set_cut(true);
+        }
+        self.wait_until(state, |state| state.requests_inside + state.answers_inside == 0);
+    }
+
+    /// Mends the network, and with it these connections.
+    pub(super) fn heal<'a>(&self, links: impl Iterator<Item = &'a Link>) {
+        let mut state = self.lock();
+        state.cut = false;
+        for link in links {
+            link.set_cut(false);
+        }
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -78,7 +93,7 @@ impl Gate {
             if link.is_closed() {
                 return Passage::Closed;
             }
-            if !state.cut {
+            if !state.cut && !link.is_cut() {
                 break;
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

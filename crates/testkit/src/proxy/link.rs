@@ -24,6 +24,8 @@ pub(super) struct Link {
     /// Connected once the network is whole.
     server: OnceLock<TcpStream>,
     closed: AtomicBool,
+    /// Nothing passes on it, whatever passes on others.
+    cut: AtomicBool,
     hole: AtomicBool,
 }
 
@@ -34,12 +36,21 @@ impl Link {
             client,
             server: OnceLock::new(),
             closed: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
             hole: AtomicBool::new(false),
         })
     }
 
     pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn set_cut(&self, cut: bool) {
+        self.cut.store(cut, Ordering::SeqCst);
     }
 
     /// Whether an answer was lost.
