@@ -30,7 +30,7 @@ Options:
   --rounds N     rounds of each contender, interleaved [default: 15]
   --seconds S    how long a round lasts, from 0.1 on [default: 1]
   --recipe NAME  only the recipes whose names contain this, of engines that have several
-  --only NAME    only the contenders whose names contain this, for a profiler
+  --only NAME    only the contender of this name, or those whose names contain it, for a profiler
 
 Examples:
   cargo xtask bench

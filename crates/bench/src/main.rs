@@ -106,7 +106,11 @@ fn measure(plan: &Plan) -> Result<()> {
     for engine in &plan.engines {
         for recipe in engines::recipes(engine).iter().filter(|recipe| recipe.contains(&plan.recipe)) {
             let mut lineup = runtime.block_on(engines::start(engine, recipe))?;
-            lineup.contenders.retain(|contender| contender.name().contains(&plan.only));
+            // One whose name is just that, or all whose names contain it.
+            let is_named = lineup.contenders.iter().any(|contender| contender.name() == plan.only);
+            lineup.contenders.retain(|contender| {
+                contender.name() == plan.only || (!is_named && contender.name().contains(&plan.only))
+            });
             let title = if recipe.is_empty() { engine.clone() } else { format!("{engine}, {recipe}") };
             for &workload in &plan.workloads {
                 let rounds =
