@@ -47,13 +47,15 @@ impl Schedule {
         if hold.is_held() {
             queue.all.insert(hold.id, hold.clone());
         }
-        drop(queue);
-        self.put(hold);
+        self.put_into(&mut queue, hold);
     }
 
     /// Puts a hold where it belongs now, if it is due at any time at all.
     pub(crate) fn put(&self, hold: &Arc<Hold>) {
-        let mut queue = self.queue();
+        self.put_into(&mut self.queue(), hold);
+    }
+
+    fn put_into(&self, queue: &mut Queue, hold: &Arc<Hold>) {
         let next = hold.next_due();
         if let Some(before) = hold.set_scheduled(next) {
             queue.due.remove(&(before, hold.id));
