@@ -12,6 +12,7 @@ mod proxies;
 mod queue;
 mod take;
 mod tls;
+mod together;
 
 use std::time::Duration;
 

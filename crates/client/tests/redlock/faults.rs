@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::contract::within;
 use tenure::{AcquireError, Client, ConnectError, EngineError, Guard, GuardState, Release, Wait};
-use tenure_testkit::{Persistence, Redis, eventually};
+use tenure_testkit::{Persistence, Proxy, Redis, eventually};
 
 /// How long anything may take on a slow machine.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -36,6 +36,13 @@ impl Five {
     fn having(&self, key: &str) -> usize {
         self.0.iter().filter(|redis| redis.command(&["EXISTS", key]) == "1").count()
     }
+}
+
+/// How often this was done there, by itself or in scripts.
+fn calls(redis: &Redis, command: &str) -> u64 {
+    let (stats, prefix) = (redis.command(&["INFO", "commandstats"]), format!("cmdstat_{command}:calls="));
+    let calls = stats.lines().find_map(|line| line.strip_prefix(&prefix)?.split(',').next());
+    calls.map_or(0, |calls| calls.parse().unwrap())
 }
 
 async fn acquire(client: &Client, ttl: Duration) -> Guard {
@@ -137,6 +144,52 @@ async fn one_that_is_paused_slows_nobody_and_keeps_nothing() {
     let held = acquire(&client, LONG).await;
     eventually("the fifth takes part again", || five.having("a") == 5);
     held.release().await.unwrap();
+}
+
+/// The way to one instance fails for those who asked it, and the lock is released by another one, which gets there first. What then arrives
+/// late is undone all the same.
+#[test]
+fn a_release_that_overtakes_leaves_nothing() {
+    let five = Five::start();
+    let network = Proxy::to(five.0[3].addr());
+    let hosts = [0, 1, 2, 4].map(|instance| five.0[instance].addr().to_string()).join(",");
+    let url = format!("redlock://{hosts},{}?timeout_ms=300", network.addr());
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let here = runtime();
+    let client = here.block_on(Client::connect(&url)).unwrap();
+    here.block_on(async { acquire(&client, LONG).await.release().await.unwrap() });
+    network.cut_present();
+    let held = here.block_on(acquire(&client, LONG));
+    let (elsewhere, before) = (runtime(), calls(&five.0[3], "evalsha"));
+    elsewhere.block_on(held.release()).unwrap();
+    eventually("it is asked to release first", || calls(&five.0[3], "evalsha") > before);
+    let before = calls(&five.0[3], "set");
+    network.heal();
+    eventually("it arrives", || calls(&five.0[3], "set") > before);
+    eventually("nothing is left on any of them", || five.having("a") == 0);
+}
+
+/// An instance has forgotten how to vote, and remembers how to release. It hears of both at once, and late: that it has nothing to release, and
+/// then, when it was told again how to vote, of a vote. What it takes then is given back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vote_that_must_be_sent_again_leaves_nothing() {
+    let five = Five::start();
+    let network = Proxy::to(five.0[3].addr());
+    let hosts = [0, 1, 2, 4].map(|instance| five.0[instance].addr().to_string()).join(",");
+    let url = format!("redlock://{hosts},{}?fencing=true&timeout_ms=60000", network.addr());
+    let client = Client::connect(&url).await.unwrap();
+    acquire(&client, LONG).await.release().await.unwrap();
+    eventually("all have heard of it", || five.having("a") == 0);
+    five.0[3].command(&["SCRIPT", "FLUSH"]);
+    let releases = Client::connect(&five.0[3].url()).await.unwrap();
+    releases.lock("b").acquire().await.unwrap().release().await.unwrap();
+    network.cut();
+    acquire(&client, LONG).await.release().await.unwrap();
+    let before = calls(&five.0[3], "set");
+    network.heal();
+    eventually("it arrives", || calls(&five.0[3], "set") > before);
+    eventually("nothing is left on any of them", || five.having("a") == 0);
 }
 
 /// What is still under way of a try that failed does not touch what a later try of the same request got.

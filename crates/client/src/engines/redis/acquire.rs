@@ -15,9 +15,10 @@ use tokio_util::sync::CancellationToken;
 use super::crowd::Claim;
 use super::fault::{Fault, What};
 use super::handed::{self, Handed};
-use super::link::{Link, Repeat, Way};
+use super::link::{Answered, Freeing, Link, Repeat};
 use super::scripts::Call;
 use super::take::Taken;
+use super::way::Way;
 use super::{RedisEngine, milliseconds, scripts, term};
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, EngineContext, Grant, Granted, WaitUntil};
@@ -265,20 +266,15 @@ impl RedisEngine {
 
     /// Frees what a grant holds, and takes it out of the queue; whether it held. Who gets it here is told at once.
     pub(super) async fn let_go(&self, key: &str, grant: &Grant) -> Result<bool, Fault> {
-        let script = |risen| {
-            let mut script = Call::new(&scripts::RELEASE, key);
-            script.arg(grant.id.to_string());
-            if risen && self.wakeups.anybody_waits_for(&grant.name) {
-                script.arg(self.wakeups.client());
-            }
-            script
-        };
-        match self.link.freeing(self.limit, &script).await {
-            Ok(Answer::BulkString(message)) => {
+        let here = self.wakeups.anybody_waits_for(&grant.name).then(|| self.wakeups.client());
+        let (way, freeing) = (self.link.present_way(), Freeing { key, grant: grant.id, here });
+        match self.link.freeing(&way, self.limit, freeing).await {
+            Ok(Answered { answer: Answer::BulkString(message), .. }) => {
                 self.wakeups.wake(&message);
                 Ok(true)
             }
-            Ok(answer) => Ok(answer == Answer::Int(1)),
+            // One that was sent a second time and finds nothing has done it the first time.
+            Ok(Answered { answer, repeated }) => Ok(repeated || answer == Answer::Int(1)),
             // What stands there now is no lock, so this grant does not hold.
             Err(fault) if fault.what == What::WrongType => Ok(false),
             Err(fault) => Err(fault),

@@ -17,9 +17,10 @@ use std::time::Duration;
 use tenure_table::GrantId;
 use tokio::sync::oneshot;
 
-use super::link::{Link, Way};
+use super::link::Link;
 use super::scripts::{self, Call};
 use super::wakeups::Wakeups;
+use super::way::Way;
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, EngineContext, WaitUntil};
 

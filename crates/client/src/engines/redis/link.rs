@@ -3,12 +3,9 @@
 //! Each runtime that asks has a connection of its own, driven by that runtime: an answer then comes without a change of thread, which would
 //! cost as much as the request. But nothing waits for such a runtime, which may end or stand still: time limits are kept by the
 //! client's own thread, and what is to be finished in any case goes by its connection.
-//!
-//! **A connection is used until it breaks**, also if it was silent for long: so what undoes a request can follow it on the same way, and
-//! does not overtake it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,14 +15,20 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, ServerErrorKind,
     Value as Answer,
 };
+use tenure_table::GrantId;
 use tokio::runtime::{self, Handle};
 use tokio::sync::watch;
 
 use super::fault::{CLUSTER, Fault, What};
 use super::scripts::{self, Call};
+use super::together::{self, answer_of};
+use super::way::{Connected, Gather, State, Way};
 
 /// So many runtimes have connections of their own; all others share the client's.
 const MOST_WAYS: usize = 64;
+
+/// So many requests a connection takes in before they are sent: more than there are, so that each is in line as soon as it is asked for.
+const BUFFER: usize = 1 << 24;
 
 /// How long connecting may take: beyond it, the next request begins anew.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -38,27 +41,11 @@ pub(in crate::engines) struct Link {
     at: String,
     /// The client's own runtime.
     own: Handle,
+    gather: Gather,
     /// Few, and looked through for every request.
     ways: Mutex<Vec<(runtime::Id, Way)>>,
     /// Which server process it was that answered last.
     run_id: Mutex<Option<String>>,
-}
-
-/// The way of one runtime.
-pub(in crate::engines) type Way = Arc<Connected>;
-
-/// A connection, once there is one.
-pub(in crate::engines) struct Connected {
-    state: watch::Receiver<State>,
-    /// Whether the counter of tokens was brought up to the date through it.
-    risen: AtomicBool,
-}
-
-enum State {
-    Opening,
-    Open(MultiplexedConnection),
-    /// It could not be opened.
-    Failed(What, String),
 }
 
 /// What can be sent.
@@ -68,28 +55,69 @@ enum Request<'a> {
     /// One that gives a token.
     Granting(&'a Call),
     /// Commands that give one.
-    Taking(&'a Pipeline),
+    Taking(&'a (dyn Fn() -> Vec<Cmd> + Sync)),
     Command(&'a Cmd),
     Commands(&'a Pipeline),
-    /// A script that is made for the way that it goes: whether the counter of tokens was brought up to the date through that.
-    Made(&'a (dyn Fn(bool) -> Call + Sync)),
+    /// The release of a lock.
+    Freeing(Freeing<'a>),
+}
+
+/// The release of a lock.
+#[derive(Clone, Copy)]
+pub(in crate::engines) struct Freeing<'a> {
+    pub(in crate::engines) key: &'a str,
+    pub(in crate::engines) grant: GrantId,
+    /// The client that asks, if others of it wait for the lock: one of them may get it.
+    pub(in crate::engines) here: Option<&'a str>,
+}
+
+impl Freeing<'_> {
+    async fn send<T: FromRedisValue>(
+        self,
+        way: &Way,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<T, RedisError> {
+        let with_others = self.here.is_none() && (way.together.is_waiting() || way.is_busy());
+        if with_others && together::release(way, self.key, self.grant).await? {
+            return Ok(redis::from_redis_value(Answer::Int(1))?);
+        }
+        let mut script = Call::new(&scripts::RELEASE, self.key);
+        script.arg(self.grant.to_string());
+        // One of that client's can get it only by a connection through which the counter of tokens was brought up to the date.
+        if let Some(here) = self.here.filter(|_| way.has_risen()) {
+            script.arg(here);
+        }
+        script.send(way, connection).await
+    }
 }
 
 impl Request<'_> {
     async fn send<T: FromRedisValue>(
         self,
-        way: &Connected,
+        way: &Way,
         connection: &mut MultiplexedConnection,
     ) -> Result<T, RedisError> {
-        if matches!(self, Request::Granting(_) | Request::Taking(_)) && !way.risen.load(Ordering::Acquire) {
+        if matches!(self, Request::Granting(_) | Request::Taking(_)) && !way.has_risen() {
             Box::pin(way.rise(connection)).await?;
         }
-        match self {
-            Request::Granting(script) | Request::Script(script) => script.send(connection).await,
-            Request::Command(command) => command.query_async(connection).await,
-            Request::Taking(commands) | Request::Commands(commands) => commands.query_async(connection).await,
-            Request::Made(script) => script(way.risen.load(Ordering::Acquire)).send(connection).await,
-        }
+        let _under_way = way.sends();
+        let commands = match self {
+            Request::Granting(script) | Request::Script(script) => return script.send(way, connection).await,
+            Request::Command(command) => return answer_of(command, way, connection).await,
+            Request::Freeing(freeing) => return freeing.send(way, connection).await,
+            Request::Commands(commands) => commands.cmd_iter().cloned().collect(),
+            Request::Taking(commands) => commands(),
+        };
+        let answers = if way.together.is_waiting() || way.is_busy() {
+            together::send(way, commands).await?
+        } else {
+            let mut message = Pipeline::with_capacity(commands.len());
+            for command in commands {
+                message.add_command(command);
+            }
+            connection.send_packed_commands(&message, 0, message.len()).await?
+        };
+        Ok(redis::from_redis_value(Answer::Array(answers).extract_error()?)?)
     }
 }
 
@@ -103,9 +131,9 @@ pub(in crate::engines) enum Repeat {
 }
 
 /// An answer, and whether it is that to a request which was sent a second time.
-struct Answered<T> {
-    answer: T,
-    repeated: bool,
+pub(in crate::engines) struct Answered<T> {
+    pub(in crate::engines) answer: T,
+    pub(in crate::engines) repeated: bool,
 }
 
 impl Link {
@@ -114,8 +142,10 @@ impl Link {
         client: Client,
         at: String,
         own: Handle,
+        gather: Gather,
     ) -> Arc<Self> {
-        Arc::new(Self { engine, client, at, own, ways: Mutex::default(), run_id: Mutex::default() })
+        let (ways, run_id) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { engine, client, at, own, gather, ways, run_id })
     }
 
     /// Host and port.
@@ -138,16 +168,15 @@ impl Link {
         Ok(self.within(limit, self.on_a_way(repeat, Request::Script(script))).await?.answer)
     }
 
-    /// Runs a script that frees something, within this time; what it answers. It is made for the way that it goes: whether the counter of
-    /// tokens was brought up to the date through that. One that was sent a second time and finds nothing has done it the first time.
-    pub(super) async fn freeing(
+    /// Releases a lock on this way, within this time; what the script answers.
+    pub(in crate::engines) async fn freeing(
         self: &Arc<Self>,
+        way: &Way,
         limit: Duration,
-        script: &(dyn Fn(bool) -> Call + Sync),
-    ) -> Result<Answer, Fault> {
-        let request = self.on_a_way(Repeat::Harmless, Request::Made(script));
-        let Answered { answer, repeated } = self.within(limit, request).await?;
-        Ok(if repeated && answer == Answer::Int(0) { Answer::Int(1) } else { answer })
+        freeing: Freeing<'_>,
+    ) -> Result<Answered<Answer>, Fault> {
+        let request = pin!(self.on_way(way, Repeat::Harmless, Request::Freeing(freeing)));
+        self.within(limit, request).await
     }
 
     /// Runs a script that gives a token, on this way and within this time: none that a connection gives is behind the date at which it was made.
@@ -157,7 +186,8 @@ impl Link {
         limit: Duration,
         script: &Call,
     ) -> Result<T, Fault> {
-        Ok(self.within(limit, self.on_way(way, Repeat::Harmless, Request::Granting(script))).await?.answer)
+        let request = pin!(self.on_way(way, Repeat::Harmless, Request::Granting(script)));
+        Ok(self.within(limit, request).await?.answer)
     }
 
     /// The same with commands. Nothing, if they were sent twice: then their answers do not say what they did.
@@ -165,22 +195,44 @@ impl Link {
         self: &Arc<Self>,
         way: &Way,
         limit: Duration,
-        commands: &Pipeline,
+        commands: &(dyn Fn() -> Vec<Cmd> + Sync),
     ) -> Result<Option<T>, Fault> {
-        let request = self.on_way(way, Repeat::Harmless, Request::Taking(commands));
+        let request = pin!(self.on_way(way, Repeat::Harmless, Request::Taking(commands)));
         let Answered { answer, repeated } = self.within(limit, request).await?;
         Ok((!repeated).then_some(answer))
+    }
+
+    /// Runs a script on this way, within this time.
+    pub(in crate::engines) async fn script_on<T: FromRedisValue>(
+        self: &Arc<Self>,
+        way: &Way,
+        limit: Duration,
+        script: &Call,
+    ) -> Result<T, Fault> {
+        let request = pin!(self.on_way(way, Repeat::Harmless, Request::Script(script)));
+        Ok(self.within(limit, request).await?.answer)
+    }
+
+    /// Runs a command on this way, within this time.
+    pub(in crate::engines) async fn command_on<T: FromRedisValue>(
+        self: &Arc<Self>,
+        way: &Way,
+        limit: Duration,
+        command: &Cmd,
+    ) -> Result<T, Fault> {
+        let request = pin!(self.on_way(way, Repeat::Harmless, Request::Command(command)));
+        Ok(self.within(limit, request).await?.answer)
     }
 
     /// Runs a script behind all that was sent on a way before, within this time. Nothing, if that way has broken.
     pub(in crate::engines) async fn script_behind<T: FromRedisValue>(
         &self,
-        way: &Connected,
+        way: &Way,
         limit: Duration,
         script: &Call,
     ) -> Option<T> {
         let mut connection = way.connection()?;
-        let sent = async { Ok(script.send(&mut connection).await.ok()) };
+        let sent = async { Ok(Request::Script(script).send(way, &mut connection).await.ok()) };
         self.within(limit, sent).await.ok().flatten()
     }
 
@@ -225,7 +277,8 @@ impl Link {
     }
 
     /// What does not answer in this time does not answer. A future that is put together and not an `async fn`, which would keep the
-    /// request twice.
+    /// request twice; and where there are many of them, they are pinned before, since they are large, and would be moved from one place to
+    /// the next.
     fn within<T>(
         &self,
         limit: Duration,
@@ -243,8 +296,7 @@ impl Link {
         })
     }
 
-    /// Sends a request on this runtime's connection; once more on a new one, if the old one turns out to be broken or to lead to a
-    /// server that has become a replica.
+    /// Sends a request on this runtime's connection.
     async fn on_a_way<T: FromRedisValue>(
         self: &Arc<Self>,
         repeat: Repeat,
@@ -254,6 +306,8 @@ impl Link {
         self.on_way(&way, repeat, request).await
     }
 
+    /// Sends a request on this connection; once more on a new one, if it turns out to be broken or to lead to a server that has become
+    /// a replica.
     async fn on_way<T: FromRedisValue>(
         self: &Arc<Self>,
         way: &Way,
@@ -313,6 +367,11 @@ impl Link {
         self.way_of(&self.own)
     }
 
+    /// Whether it is in use, by whichever runtime.
+    pub(in crate::engines) fn has(&self, way: &Way) -> bool {
+        self.ways().iter().any(|(_, present)| Arc::ptr_eq(present, way))
+    }
+
     fn way_of(self: &Arc<Self>, runtime: &Handle) -> Way {
         let mut ways = self.ways();
         if let Some((_, way)) = ways.iter().find(|(id, _)| *id == runtime.id()) {
@@ -331,7 +390,7 @@ impl Link {
                 Err(Fault { what, error }) => State::Failed(what, super::fault::text(&error)),
             });
         });
-        let way = Arc::new(Connected { state, risen: AtomicBool::new(false) });
+        let way = Connected::new(runtime.clone(), self.gather, state);
         ways.push((runtime.id(), way.clone()));
         way
     }
@@ -369,7 +428,10 @@ impl Link {
     async fn connect(&self) -> Result<MultiplexedConnection, Fault> {
         let fault = |error| Fault::of(self.engine, &self.at, error);
         // The time limit is that of the requests that wait for it.
-        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(BUFFER);
         let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connecting.await.map_err(fault)?;
         match redis::cmd("INFO").query_async::<String>(&mut connection).await {
@@ -422,61 +484,23 @@ impl Link {
     }
 }
 
-impl Connected {
-    /// Whether there is a connection: it may have broken.
-    pub(super) fn is_open(&self) -> bool {
-        matches!(*self.state.borrow(), State::Open(_))
-    }
-
-    /// The connection, if it is open.
-    fn connection(&self) -> Option<MultiplexedConnection> {
-        match &*self.state.borrow() {
-            State::Open(connection) => Some(connection.clone()),
-            State::Opening | State::Failed(..) => None,
-        }
-    }
-
-    /// The connection, or why there is none; nothing, if nobody is opening it any more.
-    async fn opened(&self) -> Option<Result<MultiplexedConnection, (What, String)>> {
-        let mut state = self.state.clone();
-        let state = state.wait_for(|state| !matches!(state, State::Opening)).await.ok()?;
-        match &*state {
-            State::Open(connection) => Some(Ok(connection.clone())),
-            State::Failed(what, message) => Some(Err((*what, message.clone()))),
-            State::Opening => None,
-        }
-    }
-
-    /// Brings the counter of tokens up to the date, once for each connection. Whoever only looks, renews or releases has no need
-    /// of it.
-    async fn rise(&self, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
-        Call::new(&scripts::RISE, "tenure:token").send::<()>(connection).await?;
-        self.risen.store(true, Ordering::Release);
-        Ok(())
-    }
-}
-
 async fn is_broken(connection: &mut MultiplexedConnection) -> bool {
     redis::cmd("PING").query_async::<()>(connection).await.is_err_and(|error| leads_nowhere(&error))
 }
 
 /// Whether a connection is of no use after this: it broke, or its server has become a replica, and whoever connects anew may find the master.
 fn leads_nowhere(error: &RedisError) -> bool {
+    became_replica(error) || error.is_unrecoverable_error() || error.is_io_error()
+}
+
+fn became_replica(error: &RedisError) -> bool {
     use redis::ErrorKind::Server;
-    let became_replica =
-        matches!(error.kind(), Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown))
-            || error.to_string().contains("READONLY");
-    became_replica || error.is_unrecoverable_error() || error.is_io_error()
+    matches!(error.kind(), Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown))
+        || error.to_string().contains("READONLY")
 }
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Link").field(&self.at).finish()
-    }
-}
-
-impl fmt::Debug for Connected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connected").field("is_open", &self.is_open()).finish_non_exhaustive()
     }
 }

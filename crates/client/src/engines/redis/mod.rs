@@ -22,7 +22,9 @@ pub(in crate::engines) mod link;
 pub(in crate::engines) mod look;
 pub(in crate::engines) mod scripts;
 mod take;
+mod together;
 mod wakeups;
+pub(in crate::engines) mod way;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +43,7 @@ use self::fault::What;
 use self::link::{Link, Repeat};
 use self::scripts::Call;
 use self::wakeups::Wakeups;
+use self::way::Gather;
 
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
@@ -101,7 +104,7 @@ impl RedisEngine {
         }
         let (client, at) = address.clients()?.remove(0);
         let limit = address.limit_or_default();
-        let link = Link::new("redis", client, at, context.runtime.clone());
+        let link = Link::new("redis", client, at, context.runtime.clone(), Gather::WhereBusy);
         link.reach(limit).await.map_err(|fault| fault.error)?;
         let capabilities = Capabilities {
             modes: ModeSet::of(&[Mode::Pr, Mode::Ex]),

@@ -4,7 +4,11 @@
 use std::sync::LazyLock;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, ErrorKind, FromRedisValue, RedisResult, Script, ServerErrorKind, ToRedisArgs};
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisResult, RedisWrite, Script, ServerErrorKind, ToRedisArgs};
+use tenure_table::GrantId;
+
+use super::together::answer_of;
+use super::way::Way;
 
 /// A script, on a key, with its arguments.
 pub(in crate::engines) struct Call {
@@ -14,8 +18,8 @@ pub(in crate::engines) struct Call {
 
 impl Call {
     pub(in crate::engines) fn new(script: &'static Script, key: &str) -> Self {
-        // All in two allocations.
-        let mut command = Cmd::with_capacity(8, 512);
+        // All in two allocations, but for who waits, or has a label.
+        let mut command = Cmd::with_capacity(8, key.len() + 128);
         command.arg("EVALSHA").arg(script.get_hash()).arg(1).arg(key);
         Self { script, command }
     }
@@ -25,13 +29,15 @@ impl Call {
         self
     }
 
+    /// Behind all that was asked for on this way before.
     pub(super) async fn send<T: FromRedisValue>(
         &self,
+        way: &Way,
         connection: &mut MultiplexedConnection,
     ) -> RedisResult<T> {
-        match self.command.query_async(connection).await {
+        match answer_of(&self.command, way, connection).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                Box::pin(self.load_and_send(connection)).await
+                Box::pin(self.load_and_send(way, connection)).await
             }
             answer => answer,
         }
@@ -39,12 +45,37 @@ impl Call {
 
     async fn load_and_send<T: FromRedisValue>(
         &self,
+        way: &Way,
         connection: &mut MultiplexedConnection,
     ) -> RedisResult<T> {
         self.script.load_async(connection).await?;
-        self.command.query_async(connection).await
+        answer_of(&self.command, way, connection).await
     }
 }
+
+/// The release of several locks, each of which one grant holds alone.
+pub(super) fn release_each<'a>(grants: impl ExactSizeIterator<Item = (&'a str, GrantId)> + Clone) -> Cmd {
+    let bytes: usize = grants.clone().map(|(key, _)| key.len() + 64).sum();
+    let mut command = Cmd::with_capacity(3 + 2 * grants.len(), bytes + 64);
+    command.arg("EVALSHA").arg(RELEASE_EACH.get_hash()).arg(grants.len());
+    for (key, _) in grants.clone() {
+        command.arg(key);
+    }
+    for (_, grant) in grants {
+        command.write_arg_fmt(grant);
+    }
+    command
+}
+
+/// Tells Redis how that is done.
+pub(super) fn load_release_each() -> Cmd {
+    let mut command = redis::cmd("SCRIPT");
+    command.arg("LOAD").arg(RELEASE_EACH_TEXT);
+    command
+}
+
+const RELEASE_EACH_TEXT: &str = include_str!("scripts/release_each.lua");
+static RELEASE_EACH: LazyLock<Script> = LazyLock::new(|| Script::new(RELEASE_EACH_TEXT));
 
 /// One script from its parts, each of which defines what those after it use.
 macro_rules! script {

@@ -14,7 +14,7 @@
 use std::fmt::Display;
 use std::pin::pin;
 
-use redis::{Cmd, Pipeline, RedisWrite};
+use redis::{Cmd, RedisWrite};
 use tenure_table::{FencingToken, Mode, Value};
 
 use super::RedisEngine;
@@ -49,8 +49,8 @@ impl RedisEngine {
 
     pub(super) async fn take(&self, request: &AcquireRequest, key: &str) -> Taken {
         let (sent_at, way) = (self.now(), self.link.present_way());
-        let details = self.ourselves.details(request, self.context.clock.wall(), None);
-        let commands = commands(request, key, details);
+        let since = self.context.clock.wall();
+        let commands = || commands(request, key, self.ourselves.details(request, since, None));
         let answer = {
             let asking = pin!(self.link.taking::<Answers>(&way, self.limit, &commands));
             self.while_wanted(request, asking).await
@@ -70,7 +70,7 @@ impl RedisEngine {
     }
 }
 
-fn commands(request: &AcquireRequest, key: &str, details: impl Display) -> Pipeline {
+fn commands(request: &AcquireRequest, key: &str, details: impl Display) -> Vec<Cmd> {
     // Room for all of it, but for a long label.
     let mut set = Cmd::with_capacity(6, key.len() + 256);
     set.arg("SET").arg(key);
@@ -81,9 +81,7 @@ fn commands(request: &AcquireRequest, key: &str, details: impl Display) -> Pipel
     let mut look = Cmd::with_capacity(4, 3 * key.len() + 64);
     look.arg("EXISTS");
     for kind in ["tenure:value:", "tenure:next:", "tenure:queue:"] {
-        look.arg([kind, key].concat());
+        look.write_arg_fmt(format_args!("{kind}{key}"));
     }
-    let mut commands = Pipeline::with_capacity(3);
-    commands.add_command(set).add_command(count).add_command(look);
-    commands
+    vec![set, count, look]
 }

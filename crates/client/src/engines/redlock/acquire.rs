@@ -1,21 +1,23 @@
 //! How a majority is got, and given back.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use redis::{Cmd, RedisWrite, Value as Answer};
 use tenure_table::{FencingToken, GrantId};
 
 use super::cleaner::Request;
-use super::instances::{Late, Tally, Vote};
-use super::{Holding, RedlockEngine};
+use super::instances::{Heard, Late, Tally, Vote};
+use super::{Holding, RedlockEngine, Sent};
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Granted};
 use crate::engines::redis::entry::{NONE, text_of};
 use crate::engines::redis::fault::{Fault, What};
-use crate::engines::redis::link::{Link, Repeat, Way};
+use crate::engines::redis::link::{Answered, Freeing, Link};
 use crate::engines::redis::scripts::{self, Call};
+use crate::engines::redis::way::Way;
 use crate::engines::redis::{milliseconds, term};
 use crate::error::{AcquireError, EngineError, RenewError};
 use crate::lease::Ttl;
@@ -90,11 +92,11 @@ impl RedlockEngine {
         request: &AcquireRequest,
     ) -> Result<Granted, NotGot> {
         let value = GrantId::random();
-        let text = text_of(request, value, NONE, details).to_string();
+        let text = text_of(request, value, NONE, details);
         let (sent_at, limit) = (self.context.clock.now(), self.limit(request.ttl));
-        // On which it is sent, so that a release can go behind it.
-        let ways: Vec<Way> = self.instances.links().iter().map(Link::present_way).collect();
-        let (tally, late) = self.ask_for_key(key, value, &text, request.ttl, limit).await;
+        // So that a release can go behind it.
+        let sent: Vec<_> = self.instances.links().iter().map(Sent::by).collect();
+        let (tally, late) = self.ask_for_key(&sent, limit, self.ballot(key, value, text, request.ttl)).await;
         let silent = tally.silent.clone();
         let result = if tally.has_majority() {
             self.confirm(key, value, request.ttl, sent_at, &tally).await
@@ -107,54 +109,56 @@ impl RedlockEngine {
             value,
             token: result.as_ref().ok().and_then(|granted| granted.token),
             released: AtomicBool::new(result.is_err()),
+            sent,
         });
         for (instance, _) in silent.into_iter().filter(|(_, what)| *what == What::NoAnswer) {
-            self.follow_up_one(instance, key, &holding, request.ttl, Request::Unanswered);
+            self.is_unheard(instance, key, &holding, request.ttl);
         }
         self.follow_up(late, key, &holding, request.ttl);
-        match result {
-            Ok(granted) => {
-                self.held().insert(request.grant, holding);
-                Ok(granted)
-            }
+        // Behind what was asked, whoever did that.
+        let behind = |link: &Arc<Link>, sent: &Sent| {
+            if link.has(&sent.way) { sent.way.clone() } else { link.present_way() }
+        };
+        match &result {
+            Ok(_) => drop(self.held().insert(request.grant, holding)),
             Err(NotGot::Busy) => {
-                self.release_behind(&ways, key, value, request.ttl).await;
-                Err(NotGot::Busy)
+                self.release_on_all(&holding, behind, key, request.ttl, Tally::is_answered).await;
             }
-            Err(NotGot::Failed(error)) => {
+            Err(NotGot::Failed(_)) => {
                 // Nobody who is to be told that is kept waiting for those who do not answer.
                 let (engine, key, ttl) = (self.clone(), key.to_owned(), request.ttl);
-                self.instances
-                    .in_background(async move { engine.release_behind(&ways, &key, value, ttl).await });
-                Err(NotGot::Failed(error))
+                self.instances.in_background(async move {
+                    engine.release_on_all(&holding, behind, &key, ttl, Tally::is_answered).await;
+                });
             }
         }
+        result
+    }
+
+    fn ballot(&self, key: &str, value: GrantId, text: impl Display, ttl: Ttl) -> Arc<Ballot> {
+        let ttl_ms = milliseconds(ttl);
+        Arc::new(if self.address.fencing {
+            let mut script = Call::new(&scripts::REDLOCK_VOTE, key);
+            script.arg(value.to_string()).arg(text.to_string()).arg(ttl_ms);
+            Ballot::Counting(script)
+        } else {
+            let mut set = Cmd::with_capacity(6, key.len() + 256);
+            set.arg("SET").arg(key);
+            set.write_arg_fmt(text);
+            set.arg("NX").arg("PX").arg(ttl_ms);
+            Ballot::Plain(set)
+        })
     }
 
     async fn ask_for_key(
         &self,
-        key: &str,
-        value: GrantId,
-        text: &str,
-        ttl: Ttl,
+        sent: &[Sent],
         limit: Duration,
-    ) -> (Tally, Late) {
-        let fencing = self.address.fencing;
-        let ask = |_, link: Arc<Link>| {
-            let (key, text, id) = (key.to_owned(), text.to_owned(), value.to_string());
-            let ttl_ms = milliseconds(ttl);
-            async move {
-                if fencing {
-                    let mut script = Call::new(&scripts::REDLOCK_VOTE, &key);
-                    script.arg(id).arg(text).arg(ttl_ms);
-                    let counter: i64 = link.script(limit, Repeat::Harmless, &script).await?;
-                    return Ok(u64::try_from(counter).map_or(Vote::No, Vote::Yes));
-                }
-                let mut set = redis::cmd("SET");
-                set.arg(key).arg(text).arg("NX").arg("PX").arg(ttl_ms);
-                let done: bool = link.command(limit, &set).await?;
-                Ok(if done { Vote::Yes(0) } else { Vote::No })
-            }
+        ballot: Arc<Ballot>,
+    ) -> (Tally, Late<impl Future<Output = Heard> + Send + use<>>) {
+        let ask = |instance: usize, link: Arc<Link>| {
+            let (way, ballot) = (sent[instance].way.clone(), ballot.clone());
+            async move { (instance, ballot.cast(&link, &way, limit).await) }
         };
         self.instances.ask_until(Tally::is_decided, ask).await
     }
@@ -184,18 +188,19 @@ impl RedlockEngine {
 
     /// The second round: a majority that still holds the key promises not to fall behind this token.
     async fn agree_on(&self, key: &str, value: GrantId, token: u64, limit: Duration) -> Result<(), NotGot> {
-        let ask = |_, link: Arc<Link>| {
-            let (key, id) = (key.to_owned(), value.to_string());
+        let mut script = Call::new(&scripts::REDLOCK_FENCE, key);
+        script.arg(value.to_string()).arg(token);
+        let script = Arc::new(script);
+        let ask = |instance: usize, link: Arc<Link>| {
+            let (way, script) = (link.present_way(), script.clone());
             async move {
-                let mut script = Call::new(&scripts::REDLOCK_FENCE, &key);
-                script.arg(id).arg(token);
-                let accepted: u8 = link.script(limit, Repeat::Harmless, &script).await?;
-                Ok(if accepted == 1 { Vote::Yes(0) } else { Vote::No })
+                let accepted = link.script_on::<u8>(&way, limit, &script).await;
+                (instance, accepted.map(|accepted| if accepted == 1 { Vote::Yes(0) } else { Vote::No }))
             }
         };
         let (tally, late) = self.instances.ask_until(Tally::is_decided, ask).await;
         // Those who come late are asked all the same: the more of them know it, the more may forget it.
-        self.instances.finish(late);
+        self.instances.finish(late, drop);
         if tally.has_majority() {
             Ok(())
         } else if tally.is_unreachable() {
@@ -205,91 +210,126 @@ impl RedlockEngine {
         }
     }
 
-    /// Hears those who did not answer in time: if one says yes after the release, or says nothing, it is released there.
-    fn follow_up(self: &Arc<Self>, mut late: Late, key: &str, holding: &Arc<Holding>, ttl: Ttl) {
+    /// Hears those who did not answer in time.
+    fn follow_up<F>(self: &Arc<Self>, late: Late<F>, key: &str, holding: &Arc<Holding>, ttl: Ttl)
+    where
+        F: Future<Output = Heard> + Send + 'static,
+    {
         if late.is_empty() {
             return;
         }
         let (engine, key, holding) = (self.clone(), key.to_owned(), holding.clone());
-        self.instances.in_background(async move {
-            while let Some((instance, answer)) = late.next().await {
-                let request = match answer {
-                    Ok(Vote::Yes(_)) => Request::Answered,
-                    Err(fault) if fault.what == What::NoAnswer => Request::Unanswered,
-                    Ok(Vote::No | Vote::Broken) | Err(_) => continue,
-                };
-                engine.follow_up_one(instance, &key, &holding, ttl, request);
-            }
+        self.instances.finish(late, move |(instance, answer)| match answer {
+            Ok(Vote::Yes(_)) => engine.says_yes_late(instance, &key, &holding, ttl),
+            Err(fault) if fault.what == What::NoAnswer => engine.is_unheard(instance, &key, &holding, ttl),
+            Ok(Vote::No | Vote::Broken) | Err(_) => {}
         });
     }
 
-    /// While it is held, the key is where it should be, if it is there.
-    fn follow_up_one(&self, instance: usize, key: &str, holding: &Holding, ttl: Ttl, request: Request) {
-        if holding.released.load(Ordering::SeqCst) {
-            self.instances.clean(instance, key, holding.value, ttl, request);
+    /// That is as it should be while it is held, and also if the release came behind it.
+    fn says_yes_late(&self, instance: usize, key: &str, holding: &Holding, ttl: Ttl) {
+        let sent = &holding.sent[instance];
+        sent.late_yes.store(true, Ordering::SeqCst);
+        if sent.was_free.load(Ordering::SeqCst) {
+            self.instances.clean(instance, key, holding.value, ttl, Request::Answered);
         }
     }
 
-    /// Releases what a try may have got, behind its requests. Those who do not hear it go on being asked.
-    async fn release_behind(self: &Arc<Self>, ways: &[Way], key: &str, value: GrantId, ttl: Ttl) {
-        let limit = self.limit(ttl);
-        let ask = |instance: usize, link: Arc<Link>| {
-            let (key, way) = (key.to_owned(), ways[instance].clone());
-            async move {
-                let mut script = Call::new(&scripts::RELEASE, &key);
-                script.arg(value.to_string());
-                match link.script_behind::<u8>(&way, limit, &script).await {
-                    Some(_) => Ok(Vote::Yes(0)),
-                    None => release_once(&link, &key, value, limit).await,
-                }
-            }
-        };
-        let (tally, late) = self.instances.ask_until(Tally::is_answered, ask).await;
-        self.clean_up(&tally, late, key, value, ttl);
+    fn is_unheard(&self, instance: usize, key: &str, holding: &Holding, ttl: Ttl) {
+        holding.sent[instance].unheard.store(true, Ordering::SeqCst);
+        if holding.released.load(Ordering::SeqCst) {
+            self.instances.clean(instance, key, holding.value, ttl, Request::Unanswered);
+        }
     }
 
-    /// Releases on all instances, whatever they said before; resolves when a majority said that it was held there, or cannot. The others go
-    /// on being asked.
-    pub(super) async fn release_on_all(self: &Arc<Self>, key: &str, value: GrantId, ttl: Ttl) -> Tally {
-        let limit = self.limit(ttl);
-        let ask = |_, link: Arc<Link>| {
-            let key = key.to_owned();
-            async move { release_once(&link, &key, value, limit).await }
+    /// An instance that was to release the key did not have it: not any more, or not yet.
+    fn was_free(&self, instance: usize, key: &str, holding: &Holding, ttl: Ttl) {
+        let sent = &holding.sent[instance];
+        sent.was_free.store(true, Ordering::SeqCst);
+        let request = match (sent.late_yes.load(Ordering::SeqCst), sent.unheard.load(Ordering::SeqCst)) {
+            (_, true) => Request::Unanswered,
+            (true, false) => Request::Answered,
+            (false, false) => return,
         };
-        let (tally, late) = self.instances.ask_until(Tally::is_settled, ask).await;
-        self.clean_up(&tally, late, key, value, ttl);
+        self.instances.clean(instance, key, holding.value, ttl, request);
+    }
+
+    /// Releases on all instances, whatever they said before, on these ways. Those who do not hear it go on being asked.
+    pub(super) async fn release_on_all(
+        self: &Arc<Self>,
+        holding: &Arc<Holding>,
+        way: impl Fn(&Arc<Link>, &Sent) -> Way,
+        key: &str,
+        ttl: Ttl,
+        enough: impl Fn(&Tally) -> bool,
+    ) -> Tally {
+        let (limit, value, key) = (self.limit(ttl), holding.value, Arc::<str>::from(key));
+        let ask = |instance: usize, link: Arc<Link>| {
+            let way = way(&link, &holding.sent[instance]);
+            let (engine, holding, key) = (self.clone(), holding.clone(), key.clone());
+            async move {
+                let answer = release_once(&link, &way, &key, value, limit).await;
+                if let Ok(Vote::No) = answer {
+                    engine.was_free(instance, &key, &holding, ttl);
+                }
+                (instance, answer)
+            }
+        };
+        let (tally, late) = self.instances.ask_until(enough, ask).await;
+        // What was asked of who is silent may be under way as well.
+        for (instance, _) in &tally.silent {
+            self.instances.clean(*instance, &key, value, ttl, Request::Unanswered);
+        }
+        let (engine, key) = (self.clone(), key.clone());
+        self.instances.finish(late, move |(instance, answer)| {
+            if answer.is_err() {
+                engine.instances.clean(instance, &key, value, ttl, Request::Unanswered);
+            }
+        });
         tally
     }
+}
 
-    fn clean_up(self: &Arc<Self>, tally: &Tally, mut late: Late, key: &str, value: GrantId, ttl: Ttl) {
-        for (instance, _) in &tally.silent {
-            self.instances.clean(*instance, key, value, ttl, Request::Answered);
-        }
-        if late.is_empty() {
-            return;
-        }
-        let (engine, key) = (self.clone(), key.to_owned());
-        self.instances.in_background(async move {
-            while let Some((instance, answer)) = late.next().await {
-                if answer.is_err() {
-                    engine.instances.clean(instance, &key, value, ttl, Request::Answered);
-                }
+impl Sent {
+    /// About to be asked for.
+    fn by(link: &Arc<Link>) -> Self {
+        let no = || AtomicBool::new(false);
+        Self { way: link.present_way(), late_yes: no(), unheard: no(), was_free: no() }
+    }
+}
+
+/// What is asked of an instance that is to vote.
+enum Ballot {
+    Plain(Cmd),
+    /// To which it answers with its counter.
+    Counting(Call),
+}
+
+impl Ballot {
+    async fn cast(&self, link: &Arc<Link>, way: &Way, limit: Duration) -> Result<Vote, Fault> {
+        match self {
+            Self::Plain(set) => {
+                let done: bool = link.command_on(way, limit, set).await?;
+                Ok(if done { Vote::Yes(0) } else { Vote::No })
             }
-        });
+            Self::Counting(script) => {
+                let counter: i64 = link.script_on(way, limit, script).await?;
+                Ok(u64::try_from(counter).map_or(Vote::No, Vote::Yes))
+            }
+        }
     }
 }
 
 /// Yes if it was held there.
 pub(super) async fn release_once(
     link: &Arc<Link>,
+    way: &Way,
     key: &str,
     value: GrantId,
     limit: Duration,
 ) -> Result<Vote, Fault> {
-    let mut script = Call::new(&scripts::RELEASE, key);
-    script.arg(value.to_string());
-    match link.script::<u8>(limit, Repeat::Harmless, &script).await {
-        Ok(1) => Ok(Vote::Yes(0)),
+    match link.freeing(way, limit, Freeing { key, grant: value, here: None }).await {
+        Ok(Answered { answer: Answer::Int(1), .. }) => Ok(Vote::Yes(0)),
         Ok(_) => Ok(Vote::No),
         Err(fault) if fault.what == What::WrongType => Ok(Vote::No),
         Err(fault) => Err(fault),

@@ -117,7 +117,7 @@ impl Cleaner {
             todo.entries.iter().filter(|(_, entry)| is_due(entry)).map(|(what, _)| what.clone()).collect()
         };
         for (key, value) in due {
-            if release_once(link, &key, value, LIMIT).await.is_err() {
+            if release_once(link, &link.present_way(), &key, value, LIMIT).await.is_err() {
                 return false;
             }
             let mut todo = self.todo();

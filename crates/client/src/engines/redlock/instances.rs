@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::{join_all, ready};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tenure_table::GrantId;
@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::cleaner::{Cleaner, Request};
+use super::latecomers::Latecomers;
 use crate::engine::EngineContext;
 use crate::engines::redis::fault::{Fault, What};
 use crate::engines::redis::link::Link;
@@ -57,6 +58,13 @@ impl Tally {
             Ok(Vote::Broken) => self.broken += 1,
             Err(fault) => self.faults.push(fault),
         }
+    }
+
+    fn hear(&mut self, (instance, answer): Heard) {
+        if let Err(fault) = &answer {
+            self.silent.push((instance, fault.what));
+        }
+        self.count(answer);
     }
 
     pub(super) fn has_majority(&self) -> bool {
@@ -115,14 +123,18 @@ fn said(error: &EngineError) -> String {
     }
 }
 
+/// What an instance answers, by its number.
+pub(super) type Heard = (usize, Result<Vote, Fault>);
+
 /// What is still under way when the vote is decided.
-pub(super) type Late = FuturesUnordered<BoxFuture<'static, (usize, Result<Vote, Fault>)>>;
+pub(super) type Late<F> = FuturesUnordered<F>;
 
 /// All instances.
 #[derive(Debug)]
 pub(super) struct Instances {
     links: Vec<Arc<Link>>,
     cleaners: Vec<Arc<Cleaner>>,
+    latecomers: Arc<Latecomers>,
     context: EngineContext,
     /// What goes on in the background.
     background: TaskTracker,
@@ -133,7 +145,7 @@ impl Instances {
     pub(super) fn new(links: Vec<Arc<Link>>, context: EngineContext) -> Self {
         let cleaners = links.iter().map(|_| Arc::default()).collect();
         let (background, closing) = (TaskTracker::new(), CancellationToken::new());
-        Self { links, cleaners, context, background, closing }
+        Self { links, cleaners, latecomers: Arc::default(), context, background, closing }
     }
 
     pub(super) fn links(&self) -> &[Arc<Link>] {
@@ -145,27 +157,20 @@ impl Instances {
         &self,
         enough: impl Fn(&Tally) -> bool,
         ask: impl Fn(usize, Arc<Link>) -> F,
-    ) -> (Tally, Late)
+    ) -> (Tally, Late<F>)
     where
-        F: Future<Output = Result<Vote, Fault>> + Send + 'static,
+        F: Future<Output = Heard>,
     {
-        let mut under_way: Late = self
-            .links
-            .iter()
-            .enumerate()
-            .map(|(instance, link)| {
-                let asking = ask(instance, link.clone());
-                let asked: BoxFuture<'static, _> = asking.map(move |answer| (instance, answer)).boxed();
-                asked
-            })
-            .collect();
+        let mut under_way: Late<F> =
+            self.links.iter().enumerate().map(|(instance, link)| ask(instance, link.clone())).collect();
         let mut tally = Tally::new(self.links.len());
         while !enough(&tally) {
-            let Some((instance, answer)) = under_way.next().await else { break };
-            if let Err(fault) = &answer {
-                tally.silent.push((instance, fault.what));
-            }
-            tally.count(answer);
+            let Some(heard) = under_way.next().await else { break };
+            tally.hear(heard);
+        }
+        // Whoever has answered by now is not late.
+        while let Some(Some(heard)) = under_way.next().now_or_never() {
+            tally.hear(heard);
         }
         (tally, under_way)
     }
@@ -224,10 +229,21 @@ impl Instances {
         }
     }
 
-    /// Lets those go on who are late, though nothing hangs on them.
-    pub(super) fn finish(&self, late: Late) {
-        if !late.is_empty() {
-            self.in_background(late.for_each(async |_| {}));
+    /// Lets those go on who are late, and does this with what they say.
+    pub(super) fn finish<F>(&self, late: Late<F>, mut hear: impl FnMut(Heard) + Send + 'static)
+    where
+        F: Future<Output = Heard> + Send + 'static,
+    {
+        if late.is_empty() {
+            return;
+        }
+        let finish = late.for_each(move |heard| {
+            hear(heard);
+            ready(())
+        });
+        if self.latecomers.add(finish.boxed()) {
+            let (clock, closing) = (self.context.clock.clone(), self.closing.clone());
+            self.in_background(self.latecomers.clone().finish(clock, closing));
         }
     }
 

@@ -4,8 +4,8 @@
 //! said yes, and for `ttl - elapsed - drift`. Else it is released on **all**, also where no answer came, and tried again
 //! after a random while. What must hold beside that:
 //!
-//! - **An answer that comes late is followed up.** Whoever has a majority does not wait for the others; a yes that comes
-//!   after the release is released.
+//! - **An answer that comes late is followed up.** Whoever has a majority does not wait for the others. The release goes behind what was
+//!   asked, where it can; where an instance says yes after all, and said at the release that it had nothing, it is released there once more.
 //! - **A fencing token is agreed on by a majority** that still holds, in a second round (`?fencing=true`): every later majority has one of
 //!   them in it, and asks for more.
 //!
@@ -14,6 +14,7 @@
 mod acquire;
 mod cleaner;
 mod instances;
+mod latecomers;
 mod look;
 
 use std::collections::HashMap;
@@ -31,6 +32,7 @@ use super::redis::address::{Address, Form};
 use super::redis::fault::What;
 use super::redis::link::{Link, Repeat};
 use super::redis::scripts::{self, Call};
+use super::redis::way::{Gather, Way};
 use super::redis::{key, milliseconds, term};
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted};
@@ -60,6 +62,20 @@ struct Holding {
     value: GrantId,
     token: Option<FencingToken>,
     released: AtomicBool,
+    /// How the key was asked for, on each instance.
+    sent: Vec<Sent>,
+}
+
+/// How a key was asked for, on one instance.
+#[derive(Debug)]
+struct Sent {
+    way: Way,
+    /// Whether the instance said yes when nobody waited for it any more.
+    late_yes: AtomicBool,
+    /// Whether it said nothing, and may do it yet.
+    unheard: AtomicBool,
+    /// Whether it said, when it was to release the key, that it did not have it.
+    was_free: AtomicBool,
 }
 
 const FORM: Form = Form {
@@ -80,8 +96,9 @@ impl RedlockEngine {
         let address = Address::parse(url, &FORM)?;
         check_hosts(&address)?;
         let links = address.clients()?.into_iter();
-        let links =
-            links.map(|(client, at)| Link::new("redlock", client, at, context.runtime.clone())).collect();
+        // A majority is asked at once, and each of them would be woken more often: it gains nothing.
+        let link = |(client, at)| Link::new("redlock", client, at, context.runtime.clone(), Gather::Never);
+        let links = links.map(link).collect();
         let instances = Instances::new(links, context.clone());
         // Reaching them may take longer than a request does: names are looked up, and certificates exchanged.
         instances.reach(address.limit_or_default()).await?;
@@ -122,23 +139,25 @@ impl RedlockEngine {
     /// Lengthens a grant where it stands: from now on the term counts, if a majority said yes.
     async fn extend(&self, key: &str, value: GrantId, ttl: Ttl) -> Result<Term, RenewError> {
         let (sent_at, limit) = (self.context.clock.now(), self.limit(ttl));
-        let ask = |_, link: Arc<Link>| {
-            let (key, id, ttl_ms) = (key.to_owned(), value.to_string(), milliseconds(ttl));
+        let mut script = Call::new(&scripts::RENEW, key);
+        script.arg(value.to_string()).arg(milliseconds(ttl));
+        let script = Arc::new(script);
+        let ask = |instance: usize, link: Arc<Link>| {
+            let script = script.clone();
             async move {
-                let mut script = Call::new(&scripts::RENEW, &key);
-                script.arg(id).arg(ttl_ms);
-                match link.script(limit, Repeat::Harmless, &script).await {
+                let vote = match link.script(limit, Repeat::Harmless, &script).await {
                     Ok(1) => Ok(Vote::Yes(0)),
                     Ok(2) => Ok(Vote::Broken),
                     Ok(_) => Ok(Vote::No),
                     Err(fault) if fault.what == What::WrongType => Ok(Vote::No),
                     Err(fault) => Err(fault),
-                }
+                };
+                (instance, vote)
             }
         };
         let (tally, late) = self.instances.ask_until(Tally::is_settled, ask).await;
         // Those who are late are renewed too: the more of them have it, the more may fail.
-        self.instances.finish(late);
+        self.instances.finish(late, drop);
         if tally.broken > 0 {
             return Err(RenewError::Lost(LostReason::Broken));
         }
@@ -201,7 +220,9 @@ impl Engine for RedlockEngine {
             let key = self.key(&grant.name)?;
             let holding = self.holding(grant.id).ok_or(ReleaseError::NotHeld(LostReason::Forgotten))?;
             holding.released.store(true, Ordering::SeqCst);
-            let tally = self.release_on_all(&key, holding.value, grant.ttl).await;
+            // Behind what was asked, if this runtime did that: another one may have ended, or stand still.
+            let way = |link: &Arc<Link>, _: &Sent| link.present_way();
+            let tally = self.release_on_all(&holding, way, &key, grant.ttl, Tally::is_settled).await;
             if tally.is_unreachable() {
                 return Err(tally.unreachable().into());
             }

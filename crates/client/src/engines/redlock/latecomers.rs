@@ -1,0 +1,51 @@
+//! Requests that are still under way when those who asked have gone on.
+//!
+//! They are finished on the client's own thread, many together: at each lock some come late, and to wake that thread for every one of them
+//! would cost more than the lock.
+
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+
+/// So long those who come are gathered. Most have their answers by then.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// What is to be finished.
+#[derive(Default)]
+pub(super) struct Latecomers(Mutex<Vec<BoxFuture<'static, ()>>>);
+
+impl Latecomers {
+    fn gathered(&self) -> MutexGuard<'_, Vec<BoxFuture<'static, ()>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds one; whether it is the first, and somebody has to [finish](Self::finish) it and those who follow.
+    pub(super) fn add(&self, latecomer: BoxFuture<'static, ()>) -> bool {
+        let mut gathered = self.gathered();
+        gathered.push(latecomer);
+        gathered.len() == 1
+    }
+
+    /// Finishes all who have come within a while.
+    pub(super) async fn finish(self: Arc<Self>, clock: Arc<dyn Clock>, closing: CancellationToken) {
+        tokio::select! {
+            () = closing.cancelled() => {}
+            () = clock.sleep_until(clock.now() + GATHER) => {}
+        }
+        let all: FuturesUnordered<_> = mem::take(&mut *self.gathered()).into_iter().collect();
+        all.for_each(async |()| {}).await;
+    }
+}
+
+impl std::fmt::Debug for Latecomers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Latecomers({})", self.gathered().len())
+    }
+}

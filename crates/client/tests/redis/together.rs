@@ -1,0 +1,217 @@
+//! Many requests at once: they go by one connection, in few messages, and each hears of its own.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use tenure::{AcquireError, Client, Guard, LostReason, Release, Wait};
+use tenure_testkit::{Proxy, Redis, eventually};
+
+use crate::{LONG, connect};
+
+/// More than are sent one by one.
+const MANY: usize = 256;
+
+fn name(number: usize) -> String {
+    format!("lock/{number}")
+}
+
+/// So many locks, got at once.
+async fn all(client: &Client, many: usize) -> Vec<Guard> {
+    let got = join_all((0..many).map(|number| client.lock(name(number)).ttl(LONG).acquire())).await;
+    got.into_iter().map(Result::unwrap).collect()
+}
+
+/// All of them, released at once.
+async fn release(guards: Vec<Guard>) -> Vec<Release> {
+    join_all(guards.into_iter().map(Guard::release)).await.into_iter().map(Result::unwrap).collect()
+}
+
+async fn at_once(client: &Client, many: usize) {
+    let released = release(all(client, many).await).await;
+    assert!(released.iter().all(|released| *released == Release::Released), "{released:?}");
+}
+
+/// How many scripts were run.
+fn scripts(redis: &Redis) -> usize {
+    let stats = redis.command(&["INFO", "commandstats"]);
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
+    calls.map_or(0, |calls| calls.parse().unwrap())
+}
+
+/// How many scripts it takes to release many locks at once. Their leases are fixed, so nothing else runs any.
+async fn scripts_for_many(redis: &Redis, client: &Client) -> usize {
+    let lock = |number| client.lock(name(number)).ttl(LONG).renew(false).acquire();
+    let guards = join_all((0..MANY).map(lock)).await.into_iter().map(Result::unwrap).collect();
+    let before = scripts(redis);
+    let released = release(guards).await;
+    assert!(released.iter().all(|released| *released == Release::Released), "{released:?}");
+    scripts(redis) - before
+}
+
+#[tokio::test]
+async fn many_that_are_released_at_once_are_released_by_few_scripts() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let few = MANY / 2;
+    assert!(scripts_for_many(&redis, &client).await < few);
+    redis.command(&["SCRIPT", "FLUSH"]);
+    scripts_for_many(&redis, &client).await;
+    let again = scripts_for_many(&redis, &client).await;
+    assert!(again < few, "{again}: what Redis forgot, it was told again");
+    assert_eq!(redis.command(&["KEYS", "lock/*"]), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_go_by_one_connection() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    for _ in 0..10 {
+        at_once(&client, MANY).await;
+    }
+    let all = redis.command(&["CLIENT", "LIST", "TYPE", "normal"]);
+    // This runtime's, and that of who asks; and that of the client's own thread, if it had to do anything.
+    assert!(all.lines().count() <= 3, "{all}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_of_many_hears_of_its_own() {
+    let redis = Redis::start();
+    let (client, other) = (connect(&redis.url()).await, connect(&redis.url()).await);
+    let is_taken = |number: usize| number % 7 == 3;
+    let mut taken = Vec::new();
+    for number in (0..MANY).filter(|number| is_taken(*number)) {
+        taken.push(other.lock(name(number)).ttl(LONG).acquire().await.unwrap());
+    }
+    let lock =
+        |number| client.lock(name(number)).ttl(LONG).wait(Wait::For(Duration::from_millis(50))).acquire();
+    let (mut guards, mut tokens) = (Vec::new(), BTreeSet::new());
+    for (number, got) in join_all((0..MANY).map(lock)).await.into_iter().enumerate() {
+        match got {
+            Ok(guard) if !is_taken(number) => {
+                assert!(redis.command(&["GET", &name(number)]).contains(&guard.grant().to_string()));
+                assert!(tokens.insert(guard.token().unwrap()), "no two have the same");
+                guards.push(guard);
+            }
+            Err(AcquireError::TimedOut { .. }) if is_taken(number) => {}
+            got => panic!("{number}: {got:?}"),
+        }
+    }
+    assert!(release(guards).await.iter().all(|released| *released == Release::Released));
+    assert!(release(taken).await.iter().all(|released| *released == Release::Released));
+    assert_eq!(redis.command(&["KEYS", "lock/*"]), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_many_that_somebody_waits_for_is_handed_over() {
+    let redis = Redis::start();
+    let (client, other) = (connect(&redis.url()).await, connect(&redis.url()).await);
+    let guards = all(&client, MANY).await;
+    let waiting: Vec<_> = (0..MANY)
+        .step_by(50)
+        .map(|number| tokio::spawn(other.lock(name(number)).ttl(LONG).acquire()))
+        .collect();
+    for number in (0..MANY).step_by(50) {
+        while client.inspect(name(number)).await.unwrap().waiters.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert!(release(guards).await.iter().all(|released| *released == Release::Released));
+    for got in waiting {
+        got.await.unwrap().unwrap().release().await.unwrap();
+    }
+    eventually("all are free", || redis.command(&["KEYS", "lock/*"]).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_only_those_are_released_that_are_still_held() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let guards = all(&client, MANY).await;
+    redis.command(&["DEL", &name(100)]);
+    redis.command(&["DEL", &name(150)]);
+    redis.command(&["RPUSH", &name(150), "no lock"]);
+    redis.command(&["SET", &name(200), "somebody else's"]);
+    for (number, released) in release(guards).await.into_iter().enumerate() {
+        match number {
+            100 | 150 | 200 => assert_eq!(released, Release::AlreadyLost(LostReason::Forgotten), "{number}"),
+            _ => assert_eq!(released, Release::Released, "{number}"),
+        }
+    }
+    let left = redis.command(&["KEYS", "lock/*"]);
+    assert_eq!(left.lines().collect::<BTreeSet<_>>(), BTreeSet::from(["lock/150", "lock/200"]));
+}
+
+/// What takes them back does not overtake what was gathered, and may not be sent yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_who_go_away_at_once_leave_nothing() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    at_once(&client, 1).await;
+    for round in 0..20 {
+        let asking = join_all((0..MANY).map(|number| client.lock(name(number)).ttl(LONG).acquire()));
+        assert!(asking.now_or_never().is_none(), "{round}: nobody has been answered");
+    }
+    client.close().await.unwrap();
+    eventually("nothing is left", || redis.command(&["KEYS", "*lock/*"]).is_empty());
+}
+
+/// The runtime ends that drives the connection on which they are gathered.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_whose_runtime_ends_leave_nothing() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    for _ in 0..5 {
+        let elsewhere =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        elsewhere.spawn({
+            let client = client.clone();
+            async move {
+                loop {
+                    at_once(&client, MANY).await;
+                }
+            }
+        });
+        eventually("they are at it", || !redis.command(&["KEYS", "lock/*"]).is_empty());
+        elsewhere.shutdown_background();
+        eventually("nothing is left", || redis.command(&["KEYS", "*lock/*"]).is_empty());
+    }
+    at_once(&client, MANY).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_the_connection_breaks_under_many_nobody_notices() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    for _ in 0..5 {
+        let working = tokio::spawn({
+            let client = client.clone();
+            async move {
+                for _ in 0..20 {
+                    at_once(&client, MANY).await;
+                }
+            }
+        });
+        redis.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        working.await.expect("each of them is got and released");
+    }
+    eventually("nothing is left", || redis.command(&["KEYS", "lock/*"]).is_empty());
+}
+
+/// Whoever is refused by a master that was demoted finds the new one, also if it was asked together with others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_demoted_master_is_left_by_many() {
+    let (old, new) = (Redis::start(), Redis::start());
+    let network = Proxy::to(old.addr());
+    let client = connect(&format!("redis://{}", network.addr())).await;
+    at_once(&client, MANY).await;
+    network.lead_new_ones_to(new.addr());
+    old.command(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
+    let guards = all(&client, MANY).await;
+    for (number, guard) in guards.iter().enumerate() {
+        assert!(new.command(&["GET", &name(number)]).contains(&guard.grant().to_string()), "{number}");
+    }
+    release(guards).await;
+    assert_eq!(new.command(&["KEYS", "lock/*"]), "");
+}
