@@ -7,11 +7,12 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tenure::{AcquireError, Client, Guard, LostReason, Release, Wait};
 use tenure_testkit::{Proxy, Redis, eventually};
+use tokio::task::unconstrained;
 
 use crate::{LONG, connect};
 
 /// More than are sent one by one.
-const MANY: usize = 256;
+const MANY: usize = 250;
 
 fn name(number: usize) -> String {
     format!("lock/{number}")
@@ -33,21 +34,27 @@ async fn at_once(client: &Client, many: usize) {
     assert!(released.iter().all(|released| *released == Release::Released), "{released:?}");
 }
 
-/// How many scripts were run.
-fn scripts(redis: &Redis) -> usize {
-    let stats = redis.command(&["INFO", "commandstats"]);
-    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
+/// How often this was done.
+fn calls(redis: &Redis, command: &str) -> usize {
+    let (stats, prefix) = (redis.command(&["INFO", "commandstats"]), format!("cmdstat_{command}:calls="));
+    let calls = stats.lines().find_map(|line| line.strip_prefix(&prefix)?.split(',').next());
     calls.map_or(0, |calls| calls.parse().unwrap())
+}
+
+/// Many ask, each has asked once, and all go away, in one step of a runtime that has one thread.
+fn ask_and_go_away(client: &Client) {
+    let asking = join_all((0..MANY).map(|number| client.lock(name(number)).ttl(LONG).acquire()));
+    assert!(unconstrained(asking).now_or_never().is_none(), "nobody has been answered");
 }
 
 /// How many scripts it takes to release many locks at once. Their leases are fixed, so nothing else runs any.
 async fn scripts_for_many(redis: &Redis, client: &Client) -> usize {
     let lock = |number| client.lock(name(number)).ttl(LONG).renew(false).acquire();
     let guards = join_all((0..MANY).map(lock)).await.into_iter().map(Result::unwrap).collect();
-    let before = scripts(redis);
+    let before = calls(redis, "evalsha");
     let released = release(guards).await;
     assert!(released.iter().all(|released| *released == Release::Released), "{released:?}");
-    scripts(redis) - before
+    calls(redis, "evalsha") - before
 }
 
 #[tokio::test]
@@ -144,17 +151,49 @@ async fn of_many_only_those_are_released_that_are_still_held() {
 }
 
 /// What takes them back does not overtake what was gathered, and may not be sent yet.
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn many_who_go_away_at_once_leave_nothing() {
     let redis = Redis::start();
     let client = connect(&redis.url()).await;
     at_once(&client, 1).await;
-    for round in 0..20 {
-        let asking = join_all((0..MANY).map(|number| client.lock(name(number)).ttl(LONG).acquire()));
-        assert!(asking.now_or_never().is_none(), "{round}: nobody has been answered");
+    for _ in 0..20 {
+        ask_and_go_away(&client);
+        tokio::task::yield_now().await;
     }
     client.close().await.unwrap();
     eventually("nothing is left", || redis.command(&["KEYS", "*lock/*"]).is_empty());
+}
+
+/// They asked on a runtime that then stands still. When it goes on, what it sends after all is taken back, though nobody waits for that any more.
+#[test]
+fn many_who_go_away_from_a_runtime_that_stands_still_leave_nothing() {
+    let redis = Redis::start();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (here, elsewhere) = (runtime(), runtime());
+    let client = here.block_on(connect(&format!("{}?timeout_ms=1000", redis.url())));
+    elsewhere.block_on(at_once(&client, MANY));
+    let (scripts, sets) = (calls(&redis, "evalsha"), calls(&redis, "set"));
+    elsewhere.block_on(async { ask_and_go_away(&client) });
+    // Each of them is taken back three times by another connection: at once, and when it may have arrived.
+    eventually("they are given up", || calls(&redis, "evalsha") >= scripts + 3 * MANY);
+    assert_eq!(calls(&redis, "set"), sets, "nothing has arrived");
+    // Behind all of them.
+    elsewhere.block_on(async { client.lock("a").acquire().await.unwrap().release().await.unwrap() });
+    assert!(calls(&redis, "set") > sets + MANY / 2, "they have arrived");
+    assert_eq!(redis.command(&["KEYS", "lock/*"]), "");
+}
+
+#[test]
+fn many_can_lock_on_a_runtime_without_drivers() {
+    let redis = Redis::start();
+    let here = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let client = here.block_on(connect(&redis.url()));
+    let bare = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    bare.block_on(at_once(&client, MANY));
+    // Whoever asks connects anew.
+    redis.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    bare.block_on(at_once(&client, MANY));
+    assert_eq!(redis.command(&["KEYS", "lock/*"]), "");
 }
 
 /// The runtime ends that drives the connection on which they are gathered.

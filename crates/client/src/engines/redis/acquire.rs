@@ -387,7 +387,7 @@ impl Undo {
 
     /// Behind the request, on the way that it went: whether that was heard.
     async fn behind(&self, way: &Way) -> bool {
-        self.link.script_behind::<u8>(way, self.limit, &self.script()).await.is_some()
+        self.link.undo_behind::<u8>(way, self.limit, &self.script()).await.is_some()
     }
 
     async fn once(&self) -> bool {

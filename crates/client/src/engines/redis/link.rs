@@ -225,7 +225,7 @@ impl Link {
     }
 
     /// Runs a script behind all that was sent on a way before, within this time. Nothing, if that way has broken.
-    pub(in crate::engines) async fn script_behind<T: FromRedisValue>(
+    pub(super) async fn script_behind<T: FromRedisValue>(
         &self,
         way: &Way,
         limit: Duration,
@@ -233,6 +233,18 @@ impl Link {
     ) -> Option<T> {
         let mut connection = way.connection()?;
         let sent = async { Ok(Request::Script(script).send(way, &mut connection).await.ok()) };
+        self.within(limit, sent).await.ok().flatten()
+    }
+
+    /// The same with one that undoes what was sent, which it follows also if that is late.
+    pub(super) async fn undo_behind<T: FromRedisValue>(
+        &self,
+        way: &Way,
+        limit: Duration,
+        script: &Call,
+    ) -> Option<T> {
+        let mut connection = way.connection()?;
+        let sent = async { Ok(script.send_in_any_case(way, &mut connection).await.ok()) };
         self.within(limit, sent).await.ok().flatten()
     }
 
@@ -342,7 +354,7 @@ impl Link {
         request: Request<'_>,
         repeated: bool,
     ) -> Result<Answered<T>, Fault> {
-        let mut connection = self.connection(&way).await.map_err(|fault| fault.after(repeated))?;
+        let (way, mut connection) = self.connection(way).await.map_err(|fault| fault.after(repeated))?;
         match request.send(&way, &mut connection).await {
             Ok(answer) => Ok(Answered { answer, repeated }),
             Err(error) => {
@@ -404,23 +416,24 @@ impl Link {
         self.ways().clear();
     }
 
-    async fn connection(self: &Arc<Self>, way: &Way) -> Result<MultiplexedConnection, Fault> {
+    /// A way with its connection: this one, or the client's own.
+    async fn connection(self: &Arc<Self>, way: Way) -> Result<(Way, MultiplexedConnection), Fault> {
         let failed = match way.opened().await {
-            Some(Ok(connection)) => return Ok(connection),
+            Some(Ok(connection)) => return Ok((way, connection)),
             Some(Err((what, message))) => (what, message),
             None => {
                 // The runtime does not open connections, or does nothing any more: the client's own does it.
                 let own = self.own_way();
-                self.forget(way);
+                self.forget(&way);
                 self.ways().push((Handle::current().id(), own.clone()));
                 match own.opened().await {
-                    Some(Ok(connection)) => return Ok(connection),
+                    Some(Ok(connection)) => return Ok((own, connection)),
                     Some(Err((what, message))) => (what, message),
                     None => (What::NotSent, "the client was closed".to_owned()),
                 }
             }
         };
-        self.forget(way);
+        self.forget(&way);
         let (what, message) = failed;
         Err(Fault::not_connected(self.engine, what, message))
     }

@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisResult, RedisWrite, Script, ServerErrorKind, ToRedisArgs};
 use tenure_table::GrantId;
 
-use super::together::answer_of;
+use super::together::{answer_in_any_case, answer_of};
 use super::way::Way;
 
 /// A script, on a key, with its arguments.
@@ -35,7 +35,25 @@ impl Call {
         way: &Way,
         connection: &mut MultiplexedConnection,
     ) -> RedisResult<T> {
-        match answer_of(&self.command, way, connection).await {
+        self.unless_unknown(answer_of(&self.command, way, connection).await, way, connection).await
+    }
+
+    /// The same, also if nobody waits for the answer any more.
+    pub(super) async fn send_in_any_case<T: FromRedisValue>(
+        &self,
+        way: &Way,
+        connection: &mut MultiplexedConnection,
+    ) -> RedisResult<T> {
+        self.unless_unknown(answer_in_any_case(&self.command, way).await, way, connection).await
+    }
+
+    async fn unless_unknown<T: FromRedisValue>(
+        &self,
+        answer: RedisResult<T>,
+        way: &Way,
+        connection: &mut MultiplexedConnection,
+    ) -> RedisResult<T> {
+        match answer {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 Box::pin(self.load_and_send(way, connection)).await
             }

@@ -44,7 +44,7 @@ pub(super) struct Together {
 
 #[derive(Default)]
 struct Gathered {
-    requests: Vec<Request>,
+    requests: VecDeque<Request>,
     /// Messages that are not answered, or whose answers are not yet told.
     under_way: VecDeque<Message>,
     /// Whether somebody sees to it that they are sent and told.
@@ -60,9 +60,17 @@ struct Message {
 /// What is asked for.
 enum Request {
     /// Commands, and who hears their answers.
-    Commands(Vec<Cmd>, oneshot::Sender<RedisResult<Vec<Answer>>>),
+    Commands { commands: Vec<Cmd>, unheard: Unheard, heard: oneshot::Sender<RedisResult<Vec<Answer>>> },
     /// The release of what a grant holds alone, and who hears whether it was freed.
     Release(Release),
+}
+
+/// What becomes of commands that nobody waits for any more when they are about to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unheard {
+    Dropped,
+    /// They undo what may have been sent before.
+    Sent,
 }
 
 struct Release {
@@ -105,6 +113,10 @@ impl Together {
         // When it is polled for the first time, it is in line: also if whoever does it has used up its turn.
         let first = answers.as_mut().now_or_never();
         self.waiting.fetch_sub(many, Ordering::AcqRel);
+        if let Some(Err(_)) = first {
+            // It is closed. Messages may be left in it of which nothing is heard any more.
+            way.is_gone();
+        }
         let answers = first.map_or(answers, |answers| ready(answers).boxed());
         gathered.under_way.push_back(Message { answers, listeners });
     }
@@ -149,17 +161,32 @@ pub(super) async fn answer_of<T: FromRedisValue>(
     connection: &mut MultiplexedConnection,
 ) -> RedisResult<T> {
     let answer = if way.together.is_waiting() {
-        send(way, vec![command.clone()]).await?.pop().unwrap_or(Answer::Nil)
+        only(send(way, vec![command.clone()]).await?)
     } else {
         connection.send_packed_command(command).await?
     };
     Ok(redis::from_redis_value(answer.extract_error()?)?)
 }
 
+/// The same of a command that undoes one which may be with the connection: it stays in line also if nobody waits for its answer any more, as what
+/// was sent together does.
+pub(super) async fn answer_in_any_case<T: FromRedisValue>(command: &Cmd, way: &Way) -> RedisResult<T> {
+    let answer = only(send_unless(Unheard::Sent, way, vec![command.clone()]).await?);
+    Ok(redis::from_redis_value(answer.extract_error()?)?)
+}
+
+fn only(mut answers: Vec<Answer>) -> Answer {
+    answers.pop().unwrap_or(Answer::Nil)
+}
+
 /// Sends commands with those of others; what they are answered.
 pub(super) async fn send(way: &Way, commands: Vec<Cmd>) -> RedisResult<Vec<Answer>> {
+    send_unless(Unheard::Dropped, way, commands).await
+}
+
+async fn send_unless(unheard: Unheard, way: &Way, commands: Vec<Cmd>) -> RedisResult<Vec<Answer>> {
     let (heard, answer) = oneshot::channel();
-    join(way, Request::Commands(commands, heard));
+    join(way, Request::Commands { commands, unheard, heard });
     answer.await.unwrap_or_else(|_| Err(broken()))
 }
 
@@ -180,7 +207,7 @@ fn join(way: &Way, request: Request) {
     let together = &way.together;
     let mut gathered = together.gathered();
     together.waiting.fetch_add(1, Ordering::AcqRel);
-    gathered.requests.push(request);
+    gathered.requests.push_back(request);
     if !mem::replace(&mut gathered.carried, true) {
         drop(gathered);
         // It is there before it is polled: a runtime that has ended does not begin with it.
@@ -210,7 +237,7 @@ impl Carrier {
                     let Some(way) = self.way.upgrade() else { return };
                     way.together.tell(listeners, answers);
                 }
-                // It does not keep a connection open that nobody uses any more.
+                // It does not keep a connection open that nobody uses any more, nor wait for one that is closed.
                 () = gone.cancelled() => return,
             }
         }
@@ -249,7 +276,8 @@ fn message(requests: impl ExactSizeIterator<Item = Request>, is_known: bool) -> 
     let mut requests = requests.peekable();
     while let Some(request) = requests.next() {
         match request {
-            Request::Commands(some, heard) => {
+            Request::Commands { unheard: Unheard::Dropped, heard, .. } if heard.is_closed() => {}
+            Request::Commands { commands: some, heard, .. } => {
                 listeners.push(Listener::Commands(some.len(), heard));
                 for command in some {
                     commands.add_command(command);

@@ -41,7 +41,7 @@ pub(in crate::engines) struct Connected {
     under_way: AtomicUsize,
     gather: Gather,
     pub(super) together: Together,
-    /// Raised when nobody uses it any more.
+    /// Raised when nobody uses it any more, or nobody can.
     gone: CancellationToken,
 }
 
@@ -69,9 +69,14 @@ impl Connected {
         Arc::new(Self { state, runtime, risen, under_way, gather, together, gone })
     }
 
-    /// Raised when nobody uses it any more.
+    /// Raised when nobody uses it any more, or nobody can.
     pub(super) fn gone(&self) -> CancellationToken {
         self.gone.clone()
+    }
+
+    /// It was found to be closed.
+    pub(super) fn is_gone(&self) {
+        self.gone.cancel();
     }
 
     pub(super) const fn runtime(&self) -> &Handle {

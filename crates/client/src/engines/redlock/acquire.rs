@@ -95,8 +95,8 @@ impl RedlockEngine {
         let text = text_of(request, value, NONE, details);
         let (sent_at, limit) = (self.context.clock.now(), self.limit(request.ttl));
         // So that a release can go behind it.
-        let sent: Vec<_> = self.instances.links().iter().map(Sent::by).collect();
-        let (tally, late) = self.ask_for_key(&sent, limit, self.ballot(key, value, text, request.ttl)).await;
+        let ways: Vec<_> = self.instances.links().iter().map(Link::present_way).collect();
+        let (tally, late) = self.ask_for_key(&ways, limit, self.ballot(key, value, text, request.ttl)).await;
         let silent = tally.silent.clone();
         let result = if tally.has_majority() {
             self.confirm(key, value, request.ttl, sent_at, &tally).await
@@ -109,15 +109,16 @@ impl RedlockEngine {
             value,
             token: result.as_ref().ok().and_then(|granted| granted.token),
             released: AtomicBool::new(result.is_err()),
-            sent,
+            sent: ways.iter().map(|_| Sent::default()).collect(),
         });
         for (instance, _) in silent.into_iter().filter(|(_, what)| *what == What::NoAnswer) {
             self.is_unheard(instance, key, &holding, request.ttl);
         }
         self.follow_up(late, key, &holding, request.ttl);
         // Behind what was asked, whoever did that.
-        let behind = |link: &Arc<Link>, sent: &Sent| {
-            if link.has(&sent.way) { sent.way.clone() } else { link.present_way() }
+        let behind = move |instance: usize, link: &Arc<Link>| {
+            let way = &ways[instance];
+            if link.has(way) { way.clone() } else { link.present_way() }
         };
         match &result {
             Ok(_) => drop(self.held().insert(request.grant, holding)),
@@ -152,12 +153,12 @@ impl RedlockEngine {
 
     async fn ask_for_key(
         &self,
-        sent: &[Sent],
+        ways: &[Way],
         limit: Duration,
         ballot: Arc<Ballot>,
     ) -> (Tally, Late<impl Future<Output = Heard> + Send + use<>>) {
         let ask = |instance: usize, link: Arc<Link>| {
-            let (way, ballot) = (sent[instance].way.clone(), ballot.clone());
+            let (way, ballot) = (ways[instance].clone(), ballot.clone());
             async move { (instance, ballot.cast(&link, &way, limit).await) }
         };
         self.instances.ask_until(Tally::is_decided, ask).await
@@ -258,14 +259,14 @@ impl RedlockEngine {
     pub(super) async fn release_on_all(
         self: &Arc<Self>,
         holding: &Arc<Holding>,
-        way: impl Fn(&Arc<Link>, &Sent) -> Way,
+        way: impl Fn(usize, &Arc<Link>) -> Way,
         key: &str,
         ttl: Ttl,
         enough: impl Fn(&Tally) -> bool,
     ) -> Tally {
         let (limit, value, key) = (self.limit(ttl), holding.value, Arc::<str>::from(key));
         let ask = |instance: usize, link: Arc<Link>| {
-            let way = way(&link, &holding.sent[instance]);
+            let way = way(instance, &link);
             let (engine, holding, key) = (self.clone(), holding.clone(), key.clone());
             async move {
                 let answer = release_once(&link, &way, &key, value, limit).await;
@@ -287,14 +288,6 @@ impl RedlockEngine {
             }
         });
         tally
-    }
-}
-
-impl Sent {
-    /// About to be asked for.
-    fn by(link: &Arc<Link>) -> Self {
-        let no = || AtomicBool::new(false);
-        Self { way: link.present_way(), late_yes: no(), unheard: no(), was_free: no() }
     }
 }
 

@@ -32,7 +32,7 @@ use super::redis::address::{Address, Form};
 use super::redis::fault::What;
 use super::redis::link::{Link, Repeat};
 use super::redis::scripts::{self, Call};
-use super::redis::way::{Gather, Way};
+use super::redis::way::Gather;
 use super::redis::{key, milliseconds, term};
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted};
@@ -62,14 +62,13 @@ struct Holding {
     value: GrantId,
     token: Option<FencingToken>,
     released: AtomicBool,
-    /// How the key was asked for, on each instance.
+    /// What became of the request for the key, on each instance.
     sent: Vec<Sent>,
 }
 
-/// How a key was asked for, on one instance.
-#[derive(Debug)]
+/// What became of the request for a key, on one instance.
+#[derive(Debug, Default)]
 struct Sent {
-    way: Way,
     /// Whether the instance said yes when nobody waited for it any more.
     late_yes: AtomicBool,
     /// Whether it said nothing, and may do it yet.
@@ -221,7 +220,7 @@ impl Engine for RedlockEngine {
             let holding = self.holding(grant.id).ok_or(ReleaseError::NotHeld(LostReason::Forgotten))?;
             holding.released.store(true, Ordering::SeqCst);
             // Behind what was asked, if this runtime did that: another one may have ended, or stand still.
-            let way = |link: &Arc<Link>, _: &Sent| link.present_way();
+            let way = |_, link: &Arc<Link>| link.present_way();
             let tally = self.release_on_all(&holding, way, &key, grant.ttl, Tally::is_settled).await;
             if tally.is_unreachable() {
                 return Err(tally.unreachable().into());
