@@ -20,15 +20,15 @@ macro_rules! subject {
             }
 
             fn address(&self) -> String {
-                url(&hosts(&$servers), $recipe)
+                url(&hosts(&$servers), $recipe, PATIENT_MS)
             }
 
             fn other_recipes(&self) -> Vec<String> {
-                vec![url(&hosts(&$servers), $other)]
+                vec![url(&hosts(&$servers), $other, PATIENT_MS)]
             }
 
             fn network(&self) -> Option<Box<dyn Network>> {
-                Some(Box::new(Proxies::before($servers, |hosts| url(hosts, $recipe))))
+                Some(Box::new(Proxies::before($servers, |hosts| url(hosts, $recipe, CUT_OFF_MS))))
             }
 
             async fn connect(address: &str) -> Client {
@@ -44,9 +44,14 @@ fn hosts(servers: &[SocketAddr]) -> String {
     servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// A request may take longer than a slow machine takes to answer, and not longer than can be waited for.
-fn url(hosts: &str, recipe: &str) -> String {
-    format!("zookeeper://{hosts}/contract?recipe={recipe}&tick_ms=500&timeout_ms=3000")
+/// A request may take longer than a slow machine takes to answer.
+const PATIENT_MS: u32 = 60_000;
+
+/// Through a network that is cut, not longer than can be waited for.
+const CUT_OFF_MS: u32 = 3000;
+
+fn url(hosts: &str, recipe: &str, timeout_ms: u32) -> String {
+    format!("zookeeper://{hosts}/contract?recipe={recipe}&tick_ms=500&timeout_ms={timeout_ms}")
 }
 
 fn one() -> Vec<SocketAddr> {
