@@ -170,6 +170,18 @@ impl Redis {
             Err(error) => panic!("Redis did not do {words:?}: {error}"),
         }
     }
+
+    /// How often a command was done, by itself or in scripts, since it was started or its statistics were reset.
+    ///
+    /// # Panics
+    ///
+    /// As [`Redis::command`].
+    #[track_caller]
+    pub fn calls(&self, command: &str) -> usize {
+        let (stats, prefix) = (self.command(&["INFO", "commandstats"]), format!("cmdstat_{command}:calls="));
+        let calls = stats.lines().find_map(|line| line.strip_prefix(&prefix)?.split(',').next());
+        calls.map_or(0, |calls| calls.parse().expect("Redis counts in whole numbers"))
+    }
 }
 
 fn answers(port: u16) -> bool {

@@ -18,6 +18,7 @@ fn a_started_redis_is_ready_for_commands() {
     let redis = Redis::start();
     assert_eq!(redis.command(&["SET", "a", "1"]), "OK");
     assert_eq!(redis.command(&["GET", "a"]), "1");
+    assert_eq!((redis.calls("get"), redis.calls("del")), (1, 0));
     assert_eq!(redis.url(), format!("redis://127.0.0.1:{}", redis.port()));
     assert!(redis.log().contains("Ready to accept connections"));
 }

@@ -33,12 +33,6 @@ fn places(redis: &Redis) -> (usize, usize) {
     (number("LLEN", "tenure:queue:a"), number("HLEN", "tenure:waiters:a"))
 }
 
-fn calls(redis: &Redis, command: &str) -> usize {
-    let stats = redis.command(&["INFO", "commandstats"]);
-    let calls = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-    calls.and_then(|calls| calls.split(',').next()?.parse().ok()).unwrap_or(0)
-}
-
 #[tokio::test]
 async fn newcomers_to_a_crowd_queue_together_are_seen_and_served_in_their_order() {
     const NEWCOMERS: usize = 60;
@@ -53,7 +47,7 @@ async fn newcomers_to_a_crowd_queue_together_are_seen_and_served_in_their_order(
     waiting.extend((CROWD..CROWD + NEWCOMERS).map(|label| wait_for_turn(&client, label, &turns)));
     tenure::contract::eventually(PATIENCE, "all wait", async || seen(CROWD + NEWCOMERS).await).await;
     // Who asks again keeps its place, and is not counted.
-    let queued = calls(&redis, "rpush");
+    let queued = redis.calls("rpush");
     assert!((1..NEWCOMERS / 2).contains(&queued), "{NEWCOMERS} newcomers queued by {queued} commands");
     let waiters = client.inspect("a").await.unwrap().waiters;
     let last: Vec<_> = waiters[CROWD..].iter().map(|waiter| waiter.label.clone()).collect();

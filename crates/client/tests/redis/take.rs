@@ -11,22 +11,15 @@ use crate::{LONG, connect};
 /// How long anything may take on a slow machine.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// How often Redis was asked to do this.
-fn calls(redis: &Redis, command: &str) -> u64 {
-    let stats = redis.command(&["INFO", "commandstats"]);
-    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-    line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_free_lock_costs_no_script_and_its_token_is_soon_written_down() {
     let redis = Redis::start();
     let client = connect(&redis.url()).await;
     // The connection has its first script behind it.
     client.lock("a").acquire().await.unwrap().release().await.unwrap();
-    let before = calls(&redis, "evalsha");
+    let before = redis.calls("evalsha");
     let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
-    assert_eq!(calls(&redis, "evalsha"), before);
+    assert_eq!(redis.calls("evalsha"), before);
     let token = held.token().unwrap();
     eventually("it is written down", || redis.command(&["GET", "a"]).contains(&format!(" {token} EX ")));
     assert!(redis.command(&["PTTL", "a"]).parse::<u128>().unwrap() > LONG.as_millis() / 2);
@@ -96,13 +89,13 @@ async fn who_waits_beside_the_one_who_releases_needs_no_message() {
     queued("1");
     let elsewhere = tokio::spawn(other.lock("a").ttl(LONG).acquire());
     queued("2");
-    let before = calls(&redis, "publish");
+    let before = redis.calls("publish");
     held.release().await.unwrap();
     let beside = within(PATIENCE, "the first gets it", beside).await.unwrap().unwrap();
-    assert_eq!(calls(&redis, "publish"), before);
+    assert_eq!(redis.calls("publish"), before);
     beside.release().await.unwrap();
     drop(within(PATIENCE, "the second gets it", elsewhere).await.unwrap().unwrap());
-    assert_eq!(calls(&redis, "publish"), before + 1);
+    assert_eq!(redis.calls("publish"), before + 1);
 }
 
 /// What the text of a lock says of more that there may be to it.
@@ -131,19 +124,19 @@ async fn who_comes_to_wait_or_writes_a_value_leaves_a_mark() {
     let (client, other) = (connect(&redis.url()).await, connect(&redis.url()).await);
     let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
     assert_eq!(mark(&redis, "a"), Mark::Nothing);
-    let looks = calls(&redis, "exists");
+    let looks = redis.calls("exists");
     held.release().await.unwrap();
-    assert_eq!(calls(&redis, "exists"), looks);
+    assert_eq!(redis.calls("exists"), looks);
 
     let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
     let waiting = tokio::spawn(other.lock("a").ttl(LONG).acquire());
     eventually("it waits", || redis.command(&["LLEN", "tenure:queue:a"]) == "1");
     assert_eq!(mark(&redis, "a"), Mark::Waiters);
     assert!(redis.command(&["PTTL", "a"]).parse::<u128>().unwrap() > LONG.as_millis() / 2);
-    let messages = calls(&redis, "publish");
+    let messages = redis.calls("publish");
     held.release().await.unwrap();
     let held = within(PATIENCE, "it gets it", waiting).await.unwrap().unwrap();
-    assert_eq!(calls(&redis, "publish"), messages + 1);
+    assert_eq!(redis.calls("publish"), messages + 1);
     held.release().await.unwrap();
 
     let held = client.lock("b").ttl(LONG).acquire().await.unwrap();

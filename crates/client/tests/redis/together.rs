@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tenure::{AcquireError, Client, Guard, LostReason, Release, Wait};
-use tenure_testkit::{Proxy, Redis, eventually};
+use tenure_testkit::{Proxy, Redis, eventually, eventually_within};
 use tokio::task::unconstrained;
 
 use crate::{LONG, connect};
@@ -34,16 +34,9 @@ async fn at_once(client: &Client, many: usize) {
     assert!(released.iter().all(|released| *released == Release::Released), "{released:?}");
 }
 
-/// How often this was done.
-fn calls(redis: &Redis, command: &str) -> usize {
-    let (stats, prefix) = (redis.command(&["INFO", "commandstats"]), format!("cmdstat_{command}:calls="));
-    let calls = stats.lines().find_map(|line| line.strip_prefix(&prefix)?.split(',').next());
-    calls.map_or(0, |calls| calls.parse().unwrap())
-}
-
-/// Many ask, each has asked once, and all go away, in one step of a runtime that has one thread.
-fn ask_and_go_away(client: &Client) {
-    let asking = join_all((0..MANY).map(|number| client.lock(name(number)).ttl(LONG).acquire()));
+/// So many ask, each has asked once, and all go away, in one step of a runtime that has one thread.
+fn ask_and_go_away(client: &Client, many: usize) {
+    let asking = join_all((0..many).map(|number| client.lock(name(number)).ttl(LONG).acquire()));
     assert!(unconstrained(asking).now_or_never().is_none(), "nobody has been answered");
 }
 
@@ -51,10 +44,10 @@ fn ask_and_go_away(client: &Client) {
 async fn scripts_for_many(redis: &Redis, client: &Client) -> usize {
     let lock = |number| client.lock(name(number)).ttl(LONG).renew(false).acquire();
     let guards = join_all((0..MANY).map(lock)).await.into_iter().map(Result::unwrap).collect();
-    let before = calls(redis, "evalsha");
+    let before = redis.calls("evalsha");
     let released = release(guards).await;
     assert!(released.iter().all(|released| *released == Release::Released), "{released:?}");
-    calls(redis, "evalsha") - before
+    redis.calls("evalsha") - before
 }
 
 #[tokio::test]
@@ -124,7 +117,9 @@ async fn one_of_many_that_somebody_waits_for_is_handed_over() {
             tokio::task::yield_now().await;
         }
     }
+    let messages = redis.calls("publish");
     assert!(release(guards).await.iter().all(|released| *released == Release::Released));
+    assert_eq!(redis.calls("publish"), messages + waiting.len(), "each of them is told");
     for got in waiting {
         got.await.unwrap().unwrap().release().await.unwrap();
     }
@@ -150,6 +145,21 @@ async fn of_many_only_those_are_released_that_are_still_held() {
     assert_eq!(left.lines().collect::<BTreeSet<_>>(), BTreeSet::from(["lock/150", "lock/200"]));
 }
 
+/// A connection is a line, also for those who are sent by themselves.
+#[tokio::test]
+async fn who_asks_after_many_is_served_after_them() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let lock_last = || client.lock(name(MANY - 1)).wait(Wait::Try).acquire();
+    // Redis knows the script.
+    lock_last().await.unwrap().release().await.unwrap();
+    let last = async { lock_last().await.map(drop) };
+    // All in one step, the many first.
+    let (guards, last) = unconstrained(async { tokio::join!(all(&client, MANY), last) }).await;
+    assert!(matches!(last, Err(AcquireError::Busy { .. })), "{last:?}");
+    release(guards).await;
+}
+
 /// What takes them back does not overtake what was gathered, and may not be sent yet.
 #[tokio::test]
 async fn many_who_go_away_at_once_leave_nothing() {
@@ -157,7 +167,7 @@ async fn many_who_go_away_at_once_leave_nothing() {
     let client = connect(&redis.url()).await;
     at_once(&client, 1).await;
     for _ in 0..20 {
-        ask_and_go_away(&client);
+        ask_and_go_away(&client, MANY);
         tokio::task::yield_now().await;
     }
     client.close().await.unwrap();
@@ -167,19 +177,21 @@ async fn many_who_go_away_at_once_leave_nothing() {
 /// They asked on a runtime that then stands still. When it goes on, what it sends after all is taken back, though nobody waits for that any more.
 #[test]
 fn many_who_go_away_from_a_runtime_that_stands_still_leave_nothing() {
+    /// More than are handed to a connection before it has sent any.
+    const MORE: usize = 1500;
     let redis = Redis::start();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (here, elsewhere) = (runtime(), runtime());
     let client = here.block_on(connect(&format!("{}?timeout_ms=1000", redis.url())));
     elsewhere.block_on(at_once(&client, MANY));
-    let (scripts, sets) = (calls(&redis, "evalsha"), calls(&redis, "set"));
-    elsewhere.block_on(async { ask_and_go_away(&client) });
+    let (scripts, sets) = (redis.calls("evalsha"), redis.calls("set"));
+    elsewhere.block_on(async { ask_and_go_away(&client, MORE) });
     // Each of them is taken back three times by another connection: at once, and when it may have arrived.
-    eventually("they are given up", || calls(&redis, "evalsha") >= scripts + 3 * MANY);
-    assert_eq!(calls(&redis, "set"), sets, "nothing has arrived");
+    eventually("they are given up", || redis.calls("evalsha") >= scripts + 3 * MORE);
+    assert_eq!(redis.calls("set"), sets, "nothing has arrived");
     // Behind all of them.
     elsewhere.block_on(async { client.lock("a").acquire().await.unwrap().release().await.unwrap() });
-    assert!(calls(&redis, "set") > sets + MANY / 2, "they have arrived");
+    assert!(redis.calls("set") > sets + MORE / 2, "they have arrived");
     assert_eq!(redis.command(&["KEYS", "lock/*"]), "");
 }
 
@@ -199,8 +211,10 @@ fn many_can_lock_on_a_runtime_without_drivers() {
 /// The runtime ends that drives the connection on which they are gathered.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_whose_runtime_ends_leave_nothing() {
+    /// Sooner than the time of a request is over: nobody waits for who does not answer any more.
+    const SOON: Duration = Duration::from_secs(45);
     let redis = Redis::start();
-    let client = connect(&redis.url()).await;
+    let client = connect(&format!("{}?timeout_ms=60000", redis.url())).await;
     for _ in 0..5 {
         let elsewhere =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -214,7 +228,7 @@ async fn many_whose_runtime_ends_leave_nothing() {
         });
         eventually("they are at it", || !redis.command(&["KEYS", "lock/*"]).is_empty());
         elsewhere.shutdown_background();
-        eventually("nothing is left", || redis.command(&["KEYS", "*lock/*"]).is_empty());
+        eventually_within(SOON, "nothing is left", || redis.command(&["KEYS", "*lock/*"]).is_empty());
     }
     at_once(&client, MANY).await;
 }

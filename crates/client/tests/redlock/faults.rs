@@ -38,13 +38,6 @@ impl Five {
     }
 }
 
-/// How often this was done there, by itself or in scripts.
-fn calls(redis: &Redis, command: &str) -> u64 {
-    let (stats, prefix) = (redis.command(&["INFO", "commandstats"]), format!("cmdstat_{command}:calls="));
-    let calls = stats.lines().find_map(|line| line.strip_prefix(&prefix)?.split(',').next());
-    calls.map_or(0, |calls| calls.parse().unwrap())
-}
-
 async fn acquire(client: &Client, ttl: Duration) -> Guard {
     within(PATIENCE, "it is got", client.lock("a").ttl(ttl).acquire()).await.unwrap()
 }
@@ -161,12 +154,12 @@ fn a_release_that_overtakes_leaves_nothing() {
     here.block_on(async { acquire(&client, LONG).await.release().await.unwrap() });
     network.cut_present();
     let held = here.block_on(acquire(&client, LONG));
-    let (elsewhere, before) = (runtime(), calls(&five.0[3], "evalsha"));
+    let (elsewhere, before) = (runtime(), five.0[3].calls("evalsha"));
     elsewhere.block_on(held.release()).unwrap();
-    eventually("it is asked to release first", || calls(&five.0[3], "evalsha") > before);
-    let before = calls(&five.0[3], "set");
+    eventually("it is asked to release first", || five.0[3].calls("evalsha") > before);
+    let before = five.0[3].calls("set");
     network.heal();
-    eventually("it arrives", || calls(&five.0[3], "set") > before);
+    eventually("it arrives", || five.0[3].calls("set") > before);
     eventually("nothing is left on any of them", || five.having("a") == 0);
 }
 
@@ -186,9 +179,9 @@ async fn a_vote_that_must_be_sent_again_leaves_nothing() {
     releases.lock("b").acquire().await.unwrap().release().await.unwrap();
     network.cut();
     acquire(&client, LONG).await.release().await.unwrap();
-    let before = calls(&five.0[3], "set");
+    let before = five.0[3].calls("set");
     network.heal();
-    eventually("it arrives", || calls(&five.0[3], "set") > before);
+    eventually("it arrives", || five.0[3].calls("set") > before);
     eventually("nothing is left on any of them", || five.having("a") == 0);
 }
 
