@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::crowd::Claim;
 use super::fault::{Fault, What};
 use super::handed::{self, Handed};
-use super::link::{Answered, Freeing, Link, Repeat};
+use super::link::{Answered, Freeing, Link, Repeat, Request};
 use super::scripts::Call;
 use super::take::Taken;
 use super::way::Way;
@@ -257,18 +257,17 @@ impl RedisEngine {
     }
 
     async fn ask(&self, way: &Way, script: &Call) -> Result<Said, Fault> {
-        let answer: Answer = self.link.granting(way, self.limit, script).await?;
-        Said::read(&answer).ok_or_else(|| {
-            let message = format!("{} gave an answer that is none: {answer:?}", self.link.at());
-            Fault::refused(self.capabilities.engine, message, None)
-        })
+        let asking = pin!(self.link.ask(way, Request::Granting(script)));
+        let answer: Answer = self.link.within(self.limit, asking).await?.answer;
+        Said::read(&answer).ok_or_else(|| self.link.is_confused(&answer))
     }
 
     /// Frees what a grant holds, and takes it out of the queue; whether it held. Who gets it here is told at once.
     pub(super) async fn let_go(&self, key: &str, grant: &Grant) -> Result<bool, Fault> {
         let here = self.wakeups.anybody_waits_for(&grant.name).then(|| self.wakeups.client());
         let (way, freeing) = (self.link.present_way(), Freeing { key, grant: grant.id, here });
-        match self.link.freeing(&way, self.limit, freeing).await {
+        let asking = pin!(self.link.ask(&way, Request::Freeing(freeing)));
+        match self.link.within(self.limit, asking).await {
             Ok(Answered { answer: Answer::BulkString(message), .. }) => {
                 self.wakeups.wake(&message);
                 Ok(true)
@@ -379,19 +378,15 @@ struct Undo {
 }
 
 impl Undo {
-    fn script(&self) -> Call {
-        let mut script = Call::new(&scripts::RELEASE, &self.key);
-        script.arg(self.grant.to_string());
-        script
-    }
-
     /// Behind the request, on the way that it went: whether that was heard.
     async fn behind(&self, way: &Way) -> bool {
-        self.link.undo_behind::<u8>(way, self.limit, &self.script()).await.is_some()
+        let script = scripts::release(&self.key, self.grant);
+        self.link.undo_behind::<u8>(way, self.limit, &script).await.is_some()
     }
 
     async fn once(&self) -> bool {
-        match self.link.script::<u8>(self.limit, Repeat::Harmless, &self.script()).await {
+        let script = scripts::release(&self.key, self.grant);
+        match self.link.script::<u8>(self.limit, Repeat::Harmless, &script).await {
             Ok(_) => true,
             Err(fault) => fault.what == What::WrongType,
         }

@@ -5,7 +5,6 @@
 //! client's own thread, and what is to be finished in any case goes by its connection.
 
 use std::fmt;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -50,11 +49,11 @@ pub(in crate::engines) struct Link {
 
 /// What can be sent.
 #[derive(Clone, Copy)]
-enum Request<'a> {
+pub(in crate::engines) enum Request<'a> {
     Script(&'a Call),
-    /// One that gives a token.
+    /// One that gives a token: none that a connection gives is behind the date at which it was made.
     Granting(&'a Call),
-    /// Commands that give one.
+    /// Commands that give one. If they were sent twice, their answers do not say what they did.
     Taking(&'a (dyn Fn() -> Vec<Cmd> + Sync)),
     Command(&'a Cmd),
     Commands(&'a Pipeline),
@@ -65,33 +64,31 @@ enum Request<'a> {
 /// The release of a lock.
 #[derive(Clone, Copy)]
 pub(in crate::engines) struct Freeing<'a> {
-    pub(in crate::engines) key: &'a str,
-    pub(in crate::engines) grant: GrantId,
+    pub(super) key: &'a str,
+    pub(super) grant: GrantId,
     /// The client that asks, if others of it wait for the lock: one of them may get it.
-    pub(in crate::engines) here: Option<&'a str>,
+    pub(super) here: Option<&'a str>,
 }
 
 impl Freeing<'_> {
-    async fn send<T: FromRedisValue>(
-        self,
-        way: &Way,
-        connection: &mut MultiplexedConnection,
-    ) -> Result<T, RedisError> {
-        let with_others = self.here.is_none() && (way.together.is_waiting() || way.is_busy());
-        if with_others && together::release(way, self.key, self.grant).await? {
-            return Ok(redis::from_redis_value(Answer::Int(1))?);
-        }
-        let mut script = Call::new(&scripts::RELEASE, self.key);
-        script.arg(self.grant.to_string());
+    /// Releases it with others, if they are sent together; whether it was.
+    async fn with_others(self, way: &Way) -> Result<bool, RedisError> {
+        let are_there = self.here.is_none() && (way.together.is_waiting() || way.is_busy());
+        Ok(are_there && together::release(way, self.key, self.grant).await?)
+    }
+
+    fn script(self, way: &Way) -> Call {
+        let mut script = scripts::release(self.key, self.grant);
         // One of that client's can get it only by a connection through which the counter of tokens was brought up to the date.
         if let Some(here) = self.here.filter(|_| way.has_risen()) {
             script.arg(here);
         }
-        script.send(way, connection).await
+        script
     }
 }
 
 impl Request<'_> {
+    /// It is done for every lock, and what the client crate keeps of a request is large: so few futures lie around it.
     async fn send<T: FromRedisValue>(
         self,
         way: &Way,
@@ -101,24 +98,47 @@ impl Request<'_> {
             Box::pin(way.rise(connection)).await?;
         }
         let _under_way = way.sends();
-        let commands = match self {
-            Request::Granting(script) | Request::Script(script) => return script.send(way, connection).await,
-            Request::Command(command) => return answer_of(command, way, connection).await,
-            Request::Freeing(freeing) => return freeing.send(way, connection).await,
-            Request::Commands(commands) => commands.cmd_iter().cloned().collect(),
-            Request::Taking(commands) => commands(),
-        };
-        let answers = if way.together.is_waiting() || way.is_busy() {
-            together::send(way, commands).await?
-        } else {
-            let mut message = Pipeline::with_capacity(commands.len());
-            for command in commands {
-                message.add_command(command);
+        let release;
+        let (command, script) = match self {
+            Request::Granting(script) | Request::Script(script) => (script.command(), Some(script)),
+            Request::Command(command) => (command, None),
+            Request::Freeing(freeing) => {
+                if freeing.with_others(way).await? {
+                    return Ok(redis::from_redis_value(Answer::Int(1))?);
+                }
+                release = freeing.script(way);
+                (release.command(), Some(&release))
             }
-            connection.send_packed_commands(&message, 0, message.len()).await?
+            Request::Commands(commands) => {
+                return send_all(commands.cmd_iter().cloned().collect(), way, connection).await;
+            }
+            Request::Taking(commands) => return send_all(commands(), way, connection).await,
         };
-        Ok(redis::from_redis_value(Answer::Array(answers).extract_error()?)?)
+        match (answer_of(command, way, connection).await, script) {
+            (Err(error), Some(script)) if scripts::is_unknown(&error) => {
+                Box::pin(script.load_and_send(way, connection)).await
+            }
+            (answer, _) => answer,
+        }
     }
+}
+
+/// Several commands, as one message.
+async fn send_all<T: FromRedisValue>(
+    commands: Vec<Cmd>,
+    way: &Way,
+    connection: &mut MultiplexedConnection,
+) -> Result<T, RedisError> {
+    let answers = if way.together.is_waiting() || way.is_busy() {
+        together::send(way, commands).await?
+    } else {
+        let mut message = Pipeline::with_capacity(commands.len());
+        for command in commands {
+            message.add_command(command);
+        }
+        connection.send_packed_commands(&message, 0, message.len()).await?
+    };
+    Ok(redis::from_redis_value(Answer::Array(answers).extract_error()?)?)
 }
 
 /// Whether a request may be sent again if its answer was lost.
@@ -168,60 +188,14 @@ impl Link {
         Ok(self.within(limit, self.on_a_way(repeat, Request::Script(script))).await?.answer)
     }
 
-    /// Releases a lock on this way, within this time; what the script answers.
-    pub(in crate::engines) async fn freeing(
+    /// Sends a request on this way, and hears the answer: in whatever time that takes, so ask [within](Self::within) some. It is
+    /// sent again if its answer was lost.
+    pub(in crate::engines) fn ask<T: FromRedisValue>(
         self: &Arc<Self>,
         way: &Way,
-        limit: Duration,
-        freeing: Freeing<'_>,
-    ) -> Result<Answered<Answer>, Fault> {
-        let request = pin!(self.on_way(way, Repeat::Harmless, Request::Freeing(freeing)));
-        self.within(limit, request).await
-    }
-
-    /// Runs a script that gives a token, on this way and within this time: none that a connection gives is behind the date at which it was made.
-    pub(in crate::engines) async fn granting<T: FromRedisValue>(
-        self: &Arc<Self>,
-        way: &Way,
-        limit: Duration,
-        script: &Call,
-    ) -> Result<T, Fault> {
-        let request = pin!(self.on_way(way, Repeat::Harmless, Request::Granting(script)));
-        Ok(self.within(limit, request).await?.answer)
-    }
-
-    /// The same with commands. Nothing, if they were sent twice: then their answers do not say what they did.
-    pub(super) async fn taking<T: FromRedisValue>(
-        self: &Arc<Self>,
-        way: &Way,
-        limit: Duration,
-        commands: &(dyn Fn() -> Vec<Cmd> + Sync),
-    ) -> Result<Option<T>, Fault> {
-        let request = pin!(self.on_way(way, Repeat::Harmless, Request::Taking(commands)));
-        let Answered { answer, repeated } = self.within(limit, request).await?;
-        Ok((!repeated).then_some(answer))
-    }
-
-    /// Runs a script on this way, within this time.
-    pub(in crate::engines) async fn script_on<T: FromRedisValue>(
-        self: &Arc<Self>,
-        way: &Way,
-        limit: Duration,
-        script: &Call,
-    ) -> Result<T, Fault> {
-        let request = pin!(self.on_way(way, Repeat::Harmless, Request::Script(script)));
-        Ok(self.within(limit, request).await?.answer)
-    }
-
-    /// Runs a command on this way, within this time.
-    pub(in crate::engines) async fn command_on<T: FromRedisValue>(
-        self: &Arc<Self>,
-        way: &Way,
-        limit: Duration,
-        command: &Cmd,
-    ) -> Result<T, Fault> {
-        let request = pin!(self.on_way(way, Repeat::Harmless, Request::Command(command)));
-        Ok(self.within(limit, request).await?.answer)
+        request: Request<'_>,
+    ) -> impl Future<Output = Result<Answered<T>, Fault>> {
+        self.on_way(way, Repeat::Harmless, request)
     }
 
     /// Runs a script behind all that was sent on a way before, within this time. Nothing, if that way has broken.
@@ -291,21 +265,29 @@ impl Link {
     /// What does not answer in this time does not answer. A future that is put together and not an `async fn`, which would keep the
     /// request twice; and where there are many of them, they are pinned before, since they are large, and would be moved from one place to
     /// the next.
-    fn within<T>(
+    pub(in crate::engines) fn within<T>(
         &self,
         limit: Duration,
         request: impl Future<Output = Result<T, Fault>>,
     ) -> impl Future<Output = Result<T, Fault>> {
         let _timers_of = self.own.enter();
-        tokio::time::timeout(limit, request).map(move |in_time| {
-            in_time.unwrap_or_else(|_| {
-                let message = format!(
-                    "{} did not answer within {limit:?}: see whether it runs, and whether this host may reach it",
-                    self.at
-                );
-                Err(Fault::no_answer(self.engine, message, None))
-            })
-        })
+        tokio::time::timeout(limit, request)
+            .map(move |in_time| in_time.unwrap_or_else(|_| Err(self.is_silent(limit))))
+    }
+
+    /// It answered with something that is no answer to what was asked.
+    pub(in crate::engines) fn is_confused(&self, answer: &Answer) -> Fault {
+        let message = format!("{} gave an answer that is none: {answer:?}", self.at);
+        Fault::refused(self.engine, message, None)
+    }
+
+    /// It did not answer in this time.
+    pub(in crate::engines) fn is_silent(&self, limit: Duration) -> Fault {
+        let message = format!(
+            "{} did not answer within {limit:?}: see whether it runs, and whether this host may reach it",
+            self.at
+        );
+        Fault::no_answer(self.engine, message, None)
     }
 
     /// Sends a request on this runtime's connection.

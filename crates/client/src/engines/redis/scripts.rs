@@ -4,7 +4,9 @@
 use std::sync::LazyLock;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, ErrorKind, FromRedisValue, RedisResult, RedisWrite, Script, ServerErrorKind, ToRedisArgs};
+use redis::{
+    Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, RedisWrite, Script, ServerErrorKind, ToRedisArgs,
+};
 use tenure_table::GrantId;
 
 use super::together::{answer_in_any_case, answer_of};
@@ -29,13 +31,20 @@ impl Call {
         self
     }
 
+    pub(super) const fn command(&self) -> &Cmd {
+        &self.command
+    }
+
     /// Behind all that was asked for on this way before.
     pub(super) async fn send<T: FromRedisValue>(
         &self,
         way: &Way,
         connection: &mut MultiplexedConnection,
     ) -> RedisResult<T> {
-        self.unless_unknown(answer_of(&self.command, way, connection).await, way, connection).await
+        match answer_of(&self.command, way, connection).await {
+            Err(error) if is_unknown(&error) => self.load_and_send(way, connection).await,
+            answer => answer,
+        }
     }
 
     /// The same, also if nobody waits for the answer any more.
@@ -44,24 +53,14 @@ impl Call {
         way: &Way,
         connection: &mut MultiplexedConnection,
     ) -> RedisResult<T> {
-        self.unless_unknown(answer_in_any_case(&self.command, way).await, way, connection).await
-    }
-
-    async fn unless_unknown<T: FromRedisValue>(
-        &self,
-        answer: RedisResult<T>,
-        way: &Way,
-        connection: &mut MultiplexedConnection,
-    ) -> RedisResult<T> {
-        match answer {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                Box::pin(self.load_and_send(way, connection)).await
-            }
+        match answer_in_any_case(&self.command, way).await {
+            Err(error) if is_unknown(&error) => self.load_and_send(way, connection).await,
             answer => answer,
         }
     }
 
-    async fn load_and_send<T: FromRedisValue>(
+    /// For a Redis that [does not know](is_unknown) the script.
+    pub(super) async fn load_and_send<T: FromRedisValue>(
         &self,
         way: &Way,
         connection: &mut MultiplexedConnection,
@@ -69,6 +68,18 @@ impl Call {
         self.script.load_async(connection).await?;
         answer_of(&self.command, way, connection).await
     }
+}
+
+/// Whether Redis does not know the script (any more).
+pub(super) fn is_unknown(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// The release of what a grant holds.
+pub(in crate::engines) fn release(key: &str, grant: GrantId) -> Call {
+    let mut script = Call::new(&RELEASE, key);
+    script.command.write_arg_fmt(grant);
+    script
 }
 
 /// The release of several locks, each of which one grant holds alone.
@@ -107,7 +118,7 @@ macro_rules! script {
 pub(in crate::engines) static ACQUIRE: LazyLock<Script> =
     script!("acquire_free" "clock" "queue" "acquire_busy" "lock" "token" "value" "wake" "members" "acquire");
 pub(super) static LINE_UP: LazyLock<Script> = script!("grant" "clock" "queue" "line_up");
-pub(in crate::engines) static RELEASE: LazyLock<Script> = script!("release_alone" "clock" "queue" "token" "release_here" "lock" "value" "wake" "release_freed" "members" "release");
+static RELEASE: LazyLock<Script> = script!("release_alone" "clock" "queue" "token" "release_here" "lock" "value" "wake" "release_freed" "members" "release");
 pub(in crate::engines) static RENEW: LazyLock<Script> =
     script!("grant" "clock" "lock" "value" "members" "renew");
 pub(in crate::engines) static SET_VALUE: LazyLock<Script> =

@@ -20,6 +20,7 @@ use tenure_table::{FencingToken, Mode, Value};
 use super::RedisEngine;
 use super::acquire::{Asked, Place, granted};
 use super::entry::{NOT_YET, text_of};
+use super::link::{Answered, Request};
 use super::milliseconds;
 use crate::engine::{AcquireRequest, Granted, WaitUntil};
 
@@ -52,15 +53,15 @@ impl RedisEngine {
         let since = self.context.clock.wall();
         let commands = || commands(request, key, self.ourselves.details(request, since, None));
         let answer = {
-            let asking = pin!(self.link.taking::<Answers>(&way, self.limit, &commands));
-            self.while_wanted(request, asking).await
+            let asking = pin!(self.link.ask::<Answers>(&way, Request::Taking(&commands)));
+            self.while_wanted(request, pin!(self.link.within(self.limit, asking))).await
         };
         match answer {
-            Some(Ok(Some((true, token, 0)))) if token >= LEAST_TOKEN => {
+            Some(Ok(Answered { answer: (true, token, 0), repeated: false })) if token >= LEAST_TOKEN => {
                 let token = FencingToken::new(token);
                 Taken::Granted(granted(request, sent_at, token, Value::default()).until_renewed())
             }
-            Some(Ok(Some((false, ..)))) => Taken::Busy,
+            Some(Ok(Answered { answer: (false, ..), repeated: false })) => Taken::Busy,
             Some(Err(fault)) if fault.what.is_silence() => {
                 Taken::Unheard(Asked { sent_at, way, place: Place::None, answer: Some(Err(fault)) })
             }

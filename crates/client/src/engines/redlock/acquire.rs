@@ -8,14 +8,15 @@ use std::time::Duration;
 use redis::{Cmd, RedisWrite, Value as Answer};
 use tenure_table::{FencingToken, GrantId};
 
-use super::cleaner::Request;
-use super::instances::{Heard, Late, Tally, Vote};
+use super::cleaner::Asked;
+use super::instances::{Tally, Vote};
+use super::round::Round;
 use super::{Holding, RedlockEngine, Sent};
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Granted};
 use crate::engines::redis::entry::{NONE, text_of};
 use crate::engines::redis::fault::{Fault, What};
-use crate::engines::redis::link::{Answered, Freeing, Link};
+use crate::engines::redis::link::{Answered, Link, Request};
 use crate::engines::redis::scripts::{self, Call};
 use crate::engines::redis::way::Way;
 use crate::engines::redis::{milliseconds, term};
@@ -156,12 +157,15 @@ impl RedlockEngine {
         ways: &[Way],
         limit: Duration,
         ballot: Arc<Ballot>,
-    ) -> (Tally, Late<impl Future<Output = Heard> + Send + use<>>) {
+    ) -> (Tally, Round<impl Future<Output = Result<Vote, Fault>> + Send + use<>>) {
         let ask = |instance: usize, link: Arc<Link>| {
             let (way, ballot) = (ways[instance].clone(), ballot.clone());
-            async move { (instance, ballot.cast(&link, &way, limit).await) }
+            async move {
+                let answer = link.ask(&way, ballot.request()).await?.answer;
+                ballot.vote(&answer).ok_or_else(|| link.is_confused(&answer))
+            }
         };
-        self.instances.ask_until(Tally::is_decided, ask).await
+        self.instances.ask_until(limit, Tally::is_decided, ask).await
     }
 
     /// A majority said yes: agrees on a token, if it is to have one, and sees whether there is time left.
@@ -192,14 +196,14 @@ impl RedlockEngine {
         let mut script = Call::new(&scripts::REDLOCK_FENCE, key);
         script.arg(value.to_string()).arg(token);
         let script = Arc::new(script);
-        let ask = |instance: usize, link: Arc<Link>| {
+        let ask = |_, link: Arc<Link>| {
             let (way, script) = (link.present_way(), script.clone());
             async move {
-                let accepted = link.script_on::<u8>(&way, limit, &script).await;
-                (instance, accepted.map(|accepted| if accepted == 1 { Vote::Yes(0) } else { Vote::No }))
+                let accepted: u8 = link.ask(&way, Request::Script(&script)).await?.answer;
+                Ok(if accepted == 1 { Vote::Yes(0) } else { Vote::No })
             }
         };
-        let (tally, late) = self.instances.ask_until(Tally::is_decided, ask).await;
+        let (tally, late) = self.instances.ask_until(limit, Tally::is_decided, ask).await;
         // Those who come late are asked all the same: the more of them know it, the more may forget it.
         self.instances.finish(late, drop);
         if tally.has_majority() {
@@ -212,11 +216,11 @@ impl RedlockEngine {
     }
 
     /// Hears those who did not answer in time.
-    fn follow_up<F>(self: &Arc<Self>, late: Late<F>, key: &str, holding: &Arc<Holding>, ttl: Ttl)
+    fn follow_up<F>(self: &Arc<Self>, late: Round<F>, key: &str, holding: &Arc<Holding>, ttl: Ttl)
     where
-        F: Future<Output = Heard> + Send + 'static,
+        F: Future<Output = Result<Vote, Fault>> + Send + 'static,
     {
-        if late.is_empty() {
+        if late.is_over() {
             return;
         }
         let (engine, key, holding) = (self.clone(), key.to_owned(), holding.clone());
@@ -232,14 +236,14 @@ impl RedlockEngine {
         let sent = &holding.sent[instance];
         sent.late_yes.store(true, Ordering::SeqCst);
         if sent.was_free.load(Ordering::SeqCst) {
-            self.instances.clean(instance, key, holding.value, ttl, Request::Answered);
+            self.instances.clean(instance, key, holding.value, ttl, Asked::Answered);
         }
     }
 
     fn is_unheard(&self, instance: usize, key: &str, holding: &Holding, ttl: Ttl) {
         holding.sent[instance].unheard.store(true, Ordering::SeqCst);
         if holding.released.load(Ordering::SeqCst) {
-            self.instances.clean(instance, key, holding.value, ttl, Request::Unanswered);
+            self.instances.clean(instance, key, holding.value, ttl, Asked::Unanswered);
         }
     }
 
@@ -248,8 +252,8 @@ impl RedlockEngine {
         let sent = &holding.sent[instance];
         sent.was_free.store(true, Ordering::SeqCst);
         let request = match (sent.late_yes.load(Ordering::SeqCst), sent.unheard.load(Ordering::SeqCst)) {
-            (_, true) => Request::Unanswered,
-            (true, false) => Request::Answered,
+            (_, true) => Asked::Unanswered,
+            (true, false) => Asked::Answered,
             (false, false) => return,
         };
         self.instances.clean(instance, key, holding.value, ttl, request);
@@ -264,27 +268,28 @@ impl RedlockEngine {
         ttl: Ttl,
         enough: impl Fn(&Tally) -> bool,
     ) -> Tally {
-        let (limit, value, key) = (self.limit(ttl), holding.value, Arc::<str>::from(key));
+        let (value, key) = (holding.value, Arc::<str>::from(key));
+        let script = Arc::new(scripts::release(&key, value));
         let ask = |instance: usize, link: Arc<Link>| {
             let way = way(instance, &link);
-            let (engine, holding, key) = (self.clone(), holding.clone(), key.clone());
+            let (engine, holding, key, script) = (self.clone(), holding.clone(), key.clone(), script.clone());
             async move {
-                let answer = release_once(&link, &way, &key, value, limit).await;
+                let answer = release_once(&link, &way, &script).await;
                 if let Ok(Vote::No) = answer {
                     engine.was_free(instance, &key, &holding, ttl);
                 }
-                (instance, answer)
+                answer
             }
         };
-        let (tally, late) = self.instances.ask_until(enough, ask).await;
+        let (tally, late) = self.instances.ask_until(self.limit(ttl), enough, ask).await;
         // What was asked of who is silent may be under way as well.
         for (instance, _) in &tally.silent {
-            self.instances.clean(*instance, &key, value, ttl, Request::Unanswered);
+            self.instances.clean(*instance, &key, value, ttl, Asked::Unanswered);
         }
         let (engine, key) = (self.clone(), key.clone());
         self.instances.finish(late, move |(instance, answer)| {
             if answer.is_err() {
-                engine.instances.clean(instance, &key, value, ttl, Request::Unanswered);
+                engine.instances.clean(instance, &key, value, ttl, Asked::Unanswered);
             }
         });
         tally
@@ -299,29 +304,29 @@ enum Ballot {
 }
 
 impl Ballot {
-    async fn cast(&self, link: &Arc<Link>, way: &Way, limit: Duration) -> Result<Vote, Fault> {
+    fn request(&self) -> Request<'_> {
         match self {
-            Self::Plain(set) => {
-                let done: bool = link.command_on(way, limit, set).await?;
-                Ok(if done { Vote::Yes(0) } else { Vote::No })
+            Self::Plain(set) => Request::Command(set),
+            Self::Counting(script) => Request::Script(script),
+        }
+    }
+
+    /// What the answer says.
+    fn vote(&self, answer: &Answer) -> Option<Vote> {
+        match (self, answer) {
+            (Self::Plain(_), Answer::Okay) => Some(Vote::Yes(0)),
+            (Self::Plain(_), Answer::Nil) => Some(Vote::No),
+            (Self::Counting(_), Answer::Int(counter)) => {
+                Some(u64::try_from(*counter).map_or(Vote::No, Vote::Yes))
             }
-            Self::Counting(script) => {
-                let counter: i64 = link.script_on(way, limit, script).await?;
-                Ok(u64::try_from(counter).map_or(Vote::No, Vote::Yes))
-            }
+            _ => None,
         }
     }
 }
 
 /// Yes if it was held there.
-pub(super) async fn release_once(
-    link: &Arc<Link>,
-    way: &Way,
-    key: &str,
-    value: GrantId,
-    limit: Duration,
-) -> Result<Vote, Fault> {
-    match link.freeing(way, limit, Freeing { key, grant: value, here: None }).await {
+pub(super) async fn release_once(link: &Arc<Link>, way: &Way, script: &Call) -> Result<Vote, Fault> {
+    match link.ask(way, Request::Script(script)).await {
         Ok(Answered { answer: Answer::Int(1), .. }) => Ok(Vote::Yes(0)),
         Ok(_) => Ok(Vote::No),
         Err(fault) if fault.what == What::WrongType => Ok(Vote::No),

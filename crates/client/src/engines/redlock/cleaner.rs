@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::acquire::release_once;
 use crate::clock::{BootTime, Clock};
 use crate::engines::redis::link::Link;
+use crate::engines::redis::scripts;
 use crate::random;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -52,7 +53,7 @@ struct Entry {
 
 /// Whether the request that is undone may still be under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Request {
+pub(super) enum Asked {
     Answered,
     Unanswered,
 }
@@ -68,14 +69,14 @@ impl Cleaner {
         key: String,
         value: GrantId,
         ttl: Duration,
-        request: Request,
+        asked: Asked,
         now: BootTime,
     ) -> bool {
         let mut todo = self.todo();
         if todo.entries.len() >= MOST {
             return false;
         }
-        let again = (request == Request::Unanswered).then(|| now + ARRIVED_AFTER);
+        let again = (asked == Asked::Unanswered).then(|| now + ARRIVED_AFTER);
         let until = now + ttl + ARRIVED_AFTER;
         todo.entries.entry((key, value)).or_insert(Entry { until, again, released: false });
         !std::mem::replace(&mut todo.under_way, true)
@@ -117,7 +118,8 @@ impl Cleaner {
             todo.entries.iter().filter(|(_, entry)| is_due(entry)).map(|(what, _)| what.clone()).collect()
         };
         for (key, value) in due {
-            if release_once(link, &link.present_way(), &key, value, LIMIT).await.is_err() {
+            let (way, script) = (link.present_way(), scripts::release(&key, value));
+            if link.within(LIMIT, release_once(link, &way, &script)).await.is_err() {
                 return false;
             }
             let mut todo = self.todo();

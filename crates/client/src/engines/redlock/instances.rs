@@ -1,18 +1,20 @@
 //! The instances, asked all at once; and what their answers come to.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use futures_util::future::{join_all, ready};
-use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, StreamExt};
+use futures_util::FutureExt;
+use futures_util::future::join_all;
 use tenure_table::GrantId;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::cleaner::{Cleaner, Request};
+use super::cleaner::{Asked, Cleaner};
 use super::latecomers::Latecomers;
+use super::round::{Heard, Round};
 use crate::engine::EngineContext;
 use crate::engines::redis::fault::{Fault, What};
 use crate::engines::redis::link::Link;
@@ -123,16 +125,10 @@ fn said(error: &EngineError) -> String {
     }
 }
 
-/// What an instance answers, by its number.
-pub(super) type Heard = (usize, Result<Vote, Fault>);
-
-/// What is still under way when the vote is decided.
-pub(super) type Late<F> = FuturesUnordered<F>;
-
 /// All instances.
 #[derive(Debug)]
 pub(super) struct Instances {
-    links: Vec<Arc<Link>>,
+    links: Arc<[Arc<Link>]>,
     cleaners: Vec<Arc<Cleaner>>,
     latecomers: Arc<Latecomers>,
     context: EngineContext,
@@ -145,6 +141,7 @@ impl Instances {
     pub(super) fn new(links: Vec<Arc<Link>>, context: EngineContext) -> Self {
         let cleaners = links.iter().map(|_| Arc::default()).collect();
         let (background, closing) = (TaskTracker::new(), CancellationToken::new());
+        let links = links.into();
         Self { links, cleaners, latecomers: Arc::default(), context, background, closing }
     }
 
@@ -152,27 +149,26 @@ impl Instances {
         &self.links
     }
 
-    /// Asks all at once, until enough is heard; and what is then still under way.
+    /// Asks all at once, each within this time, until enough is heard; and what is then still under way.
     pub(super) async fn ask_until<F>(
         &self,
+        limit: Duration,
         enough: impl Fn(&Tally) -> bool,
         ask: impl Fn(usize, Arc<Link>) -> F,
-    ) -> (Tally, Late<F>)
+    ) -> (Tally, Round<F>)
     where
-        F: Future<Output = Heard>,
+        F: Future<Output = Result<Vote, Fault>>,
     {
-        let mut under_way: Late<F> =
-            self.links.iter().enumerate().map(|(instance, link)| ask(instance, link.clone())).collect();
+        let mut round = Round::new(self.links.clone(), limit, &self.context.runtime, ask);
         let mut tally = Tally::new(self.links.len());
-        while !enough(&tally) {
-            let Some(heard) = under_way.next().await else { break };
-            tally.hear(heard);
-        }
-        // Whoever has answered by now is not late.
-        while let Some(Some(heard)) = under_way.next().now_or_never() {
-            tally.hear(heard);
-        }
-        (tally, under_way)
+        poll_fn(|context| {
+            let all = round.hear(context, &mut |heard| tally.hear(heard));
+            if enough(&tally) { Poll::Ready(()) } else { all }
+        })
+        .await;
+        // Whoever has answered by now is not late; and who is wakes nobody.
+        let _ = round.hear(&mut Context::from_waker(Waker::noop()), &mut |heard| tally.hear(heard));
+        (tally, round)
     }
 
     /// Asks all at once, and hears all answers.
@@ -200,7 +196,7 @@ impl Instances {
     pub(super) async fn reach(&self, limit: Duration) -> Result<(), EngineError> {
         let reached = self.ask_all(|link| async move { link.reach(limit).await }).await;
         let mut by_run_id: HashMap<String, &str> = HashMap::new();
-        for link in &self.links {
+        for link in &*self.links {
             let Some(run_id) = link.run_id() else { continue };
             if let Some(same) = by_run_id.insert(run_id, link.at()) {
                 let message = format!(
@@ -221,26 +217,23 @@ impl Instances {
     }
 
     /// Goes on releasing there, until that is heard or there is nothing left to release.
-    pub(super) fn clean(&self, instance: usize, key: &str, value: GrantId, ttl: Ttl, request: Request) {
+    pub(super) fn clean(&self, instance: usize, key: &str, value: GrantId, ttl: Ttl, asked: Asked) {
         let (cleaner, clock) = (self.cleaners[instance].clone(), self.context.clock.clone());
-        if cleaner.add(key.to_owned(), value, ttl.get(), request, clock.now()) {
+        if cleaner.add(key.to_owned(), value, ttl.get(), asked, clock.now()) {
             let link = self.links[instance].clone();
             self.in_background(cleaner.work(link, clock, self.closing.clone()));
         }
     }
 
     /// Lets those go on who are late, and does this with what they say.
-    pub(super) fn finish<F>(&self, late: Late<F>, mut hear: impl FnMut(Heard) + Send + 'static)
+    pub(super) fn finish<F>(&self, mut late: Round<F>, mut hear: impl FnMut(Heard) + Send + 'static)
     where
-        F: Future<Output = Heard> + Send + 'static,
+        F: Future<Output = Result<Vote, Fault>> + Send + 'static,
     {
-        if late.is_empty() {
+        if late.is_over() {
             return;
         }
-        let finish = late.for_each(move |heard| {
-            hear(heard);
-            ready(())
-        });
+        let finish = poll_fn(move |context| late.hear(context, &mut hear));
         if self.latecomers.add(finish.boxed()) {
             let (clock, closing) = (self.context.clock.clone(), self.closing.clone());
             self.in_background(self.latecomers.clone().finish(clock, closing));
@@ -261,7 +254,7 @@ impl Instances {
             () = self.background.wait() => {}
             () = self.context.clock.sleep_until(give_up) => {}
         }
-        for link in &self.links {
+        for link in &*self.links {
             link.close();
         }
     }

@@ -7,9 +7,10 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use tokio::task::unconstrained;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
@@ -39,8 +40,9 @@ impl Latecomers {
             () = closing.cancelled() => {}
             () = clock.sleep_until(clock.now() + GATHER) => {}
         }
-        let all: FuturesUnordered<_> = mem::take(&mut *self.gathered()).into_iter().collect();
-        all.for_each(async |()| {}).await;
+        let mut all = mem::take(&mut *self.gathered());
+        all.retain_mut(|latecomer| unconstrained(latecomer.as_mut()).now_or_never().is_none());
+        all.into_iter().collect::<FuturesUnordered<_>>().for_each(async |()| {}).await;
     }
 }
 

@@ -16,6 +16,7 @@ mod cleaner;
 mod instances;
 mod latecomers;
 mod look;
+mod round;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +31,7 @@ use self::instances::{Instances, Tally, Vote};
 use super::details::Ourselves;
 use super::redis::address::{Address, Form};
 use super::redis::fault::What;
-use super::redis::link::{Link, Repeat};
+use super::redis::link::{Answered, Link, Request};
 use super::redis::scripts::{self, Call};
 use super::redis::way::Gather;
 use super::redis::{key, milliseconds, term};
@@ -141,20 +142,19 @@ impl RedlockEngine {
         let mut script = Call::new(&scripts::RENEW, key);
         script.arg(value.to_string()).arg(milliseconds(ttl));
         let script = Arc::new(script);
-        let ask = |instance: usize, link: Arc<Link>| {
-            let script = script.clone();
+        let ask = |_, link: Arc<Link>| {
+            let (way, script) = (link.present_way(), script.clone());
             async move {
-                let vote = match link.script(limit, Repeat::Harmless, &script).await {
-                    Ok(1) => Ok(Vote::Yes(0)),
-                    Ok(2) => Ok(Vote::Broken),
+                match link.ask(&way, Request::Script(&script)).await {
+                    Ok(Answered { answer: 1, .. }) => Ok(Vote::Yes(0)),
+                    Ok(Answered { answer: 2, .. }) => Ok(Vote::Broken),
                     Ok(_) => Ok(Vote::No),
                     Err(fault) if fault.what == What::WrongType => Ok(Vote::No),
                     Err(fault) => Err(fault),
-                };
-                (instance, vote)
+                }
             }
         };
-        let (tally, late) = self.instances.ask_until(Tally::is_settled, ask).await;
+        let (tally, late) = self.instances.ask_until(limit, Tally::is_settled, ask).await;
         // Those who are late are renewed too: the more of them have it, the more may fail.
         self.instances.finish(late, drop);
         if tally.broken > 0 {
