@@ -174,7 +174,8 @@ async fn obey(
             let inside = Inside::new(folder.as_ref());
             let (stay, ttl) =
                 (Duration::from_millis(stay_ms.parse()?), Duration::from_millis(ttl_ms.parse()?));
-            for done in 1..=times.parse::<usize>()? {
+            let times = if times == "until-enough" { usize::MAX } else { times.parse()? };
+            for done in (1..=times).take_while(|_| !inside.has_enough()) {
                 let guard = client.lock(name).mode(Mode::Ex).ttl(ttl).acquire().await?;
                 inside.increment(stay)?;
                 // Told before the release, so that a killed one has at most one increment that nobody was told of.

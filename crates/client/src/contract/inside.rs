@@ -13,12 +13,13 @@ use super::proc;
 pub struct Inside {
     counter: PathBuf,
     mark: PathBuf,
+    enough: PathBuf,
 }
 
 impl Inside {
     /// The one in this folder.
     pub fn new(folder: &Path) -> Self {
-        Self { counter: folder.join("counter"), mark: folder.join("inside") }
+        Self { counter: folder.join("counter"), mark: folder.join("inside"), enough: folder.join("enough") }
     }
 
     /// How often it was incremented.
@@ -27,6 +28,15 @@ impl Inside {
         File::open(&self.counter)
             .and_then(|file| file.read_exact_at(&mut bytes, 0))
             .map_or(0, |()| u64::from_le_bytes(bytes))
+    }
+
+    /// Nobody is to go in any more.
+    pub(super) fn is_enough(&self) {
+        File::create(&self.enough).expect("a file can be made in the test's folder");
+    }
+
+    pub(super) fn has_enough(&self) -> bool {
+        self.enough.exists()
     }
 
     /// Enters, increments in two steps that lose an increment if anybody else is inside too, and leaves; who was inside
