@@ -54,12 +54,21 @@ impl<T: Default> Waiting<T> {
     }
 
     /// Wakes one, if it still waits.
-    pub(super) fn wake(&self, grant: GrantId, said: T) {
-        let bell = self.present().bells.get(&grant).cloned();
-        if let Some(bell) = bell {
-            *bell.said() = said;
+    pub(super) fn ring(&self, grant: GrantId) {
+        if let Some(bell) = self.present().bells.get(&grant) {
             bell.rung.notify_one();
         }
+    }
+
+    /// The same with a word; and what it was to be told, if it does not wait any more.
+    #[cfg(feature = "redis")]
+    pub(super) fn tell(&self, grant: GrantId, said: T) -> Result<(), T> {
+        let Some(bell) = self.present().bells.get(&grant).cloned() else { return Err(said) };
+        let before = std::mem::replace(&mut *bell.said(), said);
+        bell.rung.notify_one();
+        // Whatever that does, it does it without any of these locks.
+        drop(before);
+        Ok(())
     }
 
     pub(super) fn wake_all(&self) {

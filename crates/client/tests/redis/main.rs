@@ -10,6 +10,7 @@ mod peers;
 #[path = "../proxies/mod.rs"]
 mod proxies;
 mod queue;
+mod relay;
 mod take;
 mod tls;
 mod together;

@@ -1,5 +1,6 @@
 //! How a lock is got, and waited for.
 
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -9,19 +10,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use redis::Value as Answer;
-use tenure_table::{FencingToken, GrantId, Mode, Value};
-use tokio_util::sync::CancellationToken;
+use tenure_table::{FencingToken, LockName, Mode, Value};
 
 use super::crowd::Claim;
 use super::fault::{Fault, What};
-use super::handed::{self, Handed};
-use super::link::{Answered, Freeing, Link, Repeat, Request};
+use super::handed;
+use super::link::{Answered, Freeing, Request};
+use super::relay::{self, Baton, Told};
 use super::scripts::Call;
 use super::take::Taken;
 use super::way::Way;
 use super::{RedisEngine, milliseconds, scripts, term};
 use crate::clock::BootTime;
-use crate::engine::{AcquireRequest, EngineContext, Grant, Granted, WaitUntil};
+use crate::engine::{AcquireRequest, Grant, Granted, WaitUntil};
 use crate::engines::waiting::Waiter;
 use crate::error::AcquireError;
 use crate::random;
@@ -33,9 +34,6 @@ const OTHERS_LOOK: Duration = Duration::from_secs(3);
 /// How often the first looks if the lock is another program's, which does not wake us when it lets go: ever more rarely.
 const SHORTEST_POLL: Duration = Duration::from_millis(5);
 const LONGEST_POLL: Duration = Duration::from_millis(100);
-
-/// After that long, and then again, what may have been under way on a connection that broke has arrived.
-const ARRIVED_AFTER: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(15)];
 
 /// What Redis says to one who asks for a lock.
 pub(super) enum Said {
@@ -197,7 +195,7 @@ impl RedisEngine {
                     told = waiter.woken() => told.filter(|_| attempt.answered),
                     () = self.context.clock.sleep_until(look_again) => None,
                 };
-                if let Some(granted) = told.and_then(|handed| handed.accept(sent_at, self.now())) {
+                if let Some(granted) = told.and_then(|told| self.relays.accept(told, request, sent_at)) {
                     return Ok(granted);
                 }
             }
@@ -264,19 +262,36 @@ impl RedisEngine {
 
     /// Frees what a grant holds, and takes it out of the queue; whether it held. Who gets it here is told at once.
     pub(super) async fn let_go(&self, key: &str, grant: &Grant) -> Result<bool, Fault> {
-        let here = self.wakeups.anybody_waits_for(&grant.name).then(|| self.wakeups.client());
-        let (way, freeing) = (self.link.present_way(), Freeing { key, grant: grant.id, here });
+        let Err(before) = self.relays.pass_on(grant.id) else { return Ok(true) };
+        let here = self.here(&grant.name);
+        let freeing = Freeing { key, grant: grant.id, here: &here, before: &before };
+        let (way, sent_at) = (self.link.present_way(), self.now());
         let asking = pin!(self.link.ask(&way, Request::Freeing(freeing)));
-        match self.link.within(self.limit, asking).await {
+        let freed = match self.link.within(self.limit, asking).await {
             Ok(Answered { answer: Answer::BulkString(message), .. }) => {
-                self.wakeups.wake(&message);
-                Ok(true)
+                let baton = str::from_utf8(&message).ok().and_then(|text| Baton::parse(text, key, sent_at));
+                self.wakeups.wake(&message, baton);
+                true
             }
             // One that was sent a second time and finds nothing has done it the first time.
-            Ok(Answered { answer, repeated }) => Ok(repeated || answer == Answer::Int(1)),
+            Ok(Answered { answer, repeated }) => repeated || answer == Answer::Int(1),
             // What stands there now is no lock, so this grant does not hold.
-            Err(fault) if fault.what == What::WrongType => Ok(false),
-            Err(fault) => Err(fault),
+            Err(fault) if fault.what == What::WrongType => false,
+            Err(fault) => return Err(fault),
+        };
+        if !before.is_empty() {
+            self.relays.forget(grant.id);
+        }
+        Ok(freed)
+    }
+
+    /// To whom here a lock may go that is released.
+    fn here(&self, name: &LockName) -> Cow<'_, str> {
+        let waiting = self.wakeups.how_many_wait_for(name);
+        match (waiting, relay::most(waiting)) {
+            (0, _) => Cow::Borrowed(""),
+            (_, 0) => Cow::Borrowed(self.wakeups.client()),
+            (_, most) => Cow::Owned(format!("{} {most}", self.wakeups.client())),
         }
     }
 
@@ -298,15 +313,7 @@ impl RedisEngine {
         if !attempt.taken && !attempt.queued && attempt.sent_on.is_none() {
             return;
         }
-        let undo = Undo {
-            link: self.link.clone(),
-            limit: self.limit,
-            context: self.context.clone(),
-            key: attempt.key,
-            grant: request.grant,
-            ttl: request.ttl.get(),
-            closing: self.closing.clone(),
-        };
+        let undo = self.undoing.of(attempt.key, request.grant, request.ttl.get());
         // If Redis answers, or if nobody waits any more: now, so that nothing is left when this has ended.
         let undone = match &attempt.sent_on {
             Some(way) if request.cancel.is_cancelled() && undo.behind(way).await => return,
@@ -316,7 +323,7 @@ impl RedisEngine {
         if undone && attempt.sent_on.is_none() {
             return;
         }
-        self.undoing.spawn_on(undo.go_on(attempt.sent_on, undone), &self.context.runtime);
+        self.undoing.spawn(undo.go_on(attempt.sent_on, undone));
     }
 }
 
@@ -363,67 +370,7 @@ struct Attempt {
     answered: bool,
     /// The place that it is to get with others, if it came to a crowd.
     claim: Option<Claim>,
-    waiter: Option<Waiter<Option<Handed>>>,
-}
-
-/// A request of which nothing is to be left.
-struct Undo {
-    link: Arc<Link>,
-    limit: Duration,
-    context: EngineContext,
-    key: String,
-    grant: GrantId,
-    ttl: Duration,
-    closing: CancellationToken,
-}
-
-impl Undo {
-    /// Behind the request, on the way that it went: whether that was heard.
-    async fn behind(&self, way: &Way) -> bool {
-        let script = scripts::release(&self.key, self.grant);
-        self.link.undo_behind::<u8>(way, self.limit, &script).await.is_some()
-    }
-
-    async fn once(&self) -> bool {
-        let script = scripts::release(&self.key, self.grant);
-        match self.link.script::<u8>(self.limit, Repeat::Harmless, &script).await {
-            Ok(_) => true,
-            Err(fault) => fault.what == What::WrongType,
-        }
-    }
-
-    /// As soon as Redis can be reached. After the ttl there is nothing left to give back.
-    async fn go_on(self, sent_on: Option<Way>, undone: bool) {
-        const FIRST_PAUSE: Duration = Duration::from_millis(50);
-        const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-        let clock = self.context.clock.clone();
-        if let Some(way) = &sent_on
-            && !undone
-            && self.behind(way).await
-        {
-            return;
-        }
-        let gone = clock.now() + self.limit * 2 + self.ttl;
-        let mut pause = FIRST_PAUSE;
-        while !undone && !self.once().await {
-            if clock.now() > gone || self.closing.is_cancelled() {
-                return;
-            }
-            clock.sleep_until(clock.now() + random::jittered(pause)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
-        if sent_on.is_none() {
-            return;
-        }
-        // It may have overtaken the request.
-        for after in ARRIVED_AFTER {
-            tokio::select! {
-                () = self.closing.cancelled() => return,
-                () = clock.sleep_until(clock.now() + after) => {}
-            }
-            self.once().await;
-        }
-    }
+    waiter: Option<Waiter<Option<Told>>>,
 }
 
 impl Said {

@@ -22,9 +22,14 @@ const LONGEST_MS: u64 = 5_000;
 /// What a request leaves in the queue for the case that its turn comes: `LEASE STAMP`.
 pub(super) fn offer(request: &AcquireRequest, sent_at: BootTime) -> String {
     // With none, it is woken and asks.
-    let is_handed = request.mode == Mode::Ex && request.renews;
-    let lease = if is_handed { milliseconds(request.ttl).min(LONGEST_MS) } else { 0 };
+    let lease = lease(request).map_or(0, |lease| lease.as_millis());
     format!("{lease} {}", sent_at.since_boot().as_nanos())
+}
+
+/// The lease with which a lock is handed over, if it is.
+pub(super) fn lease(request: &AcquireRequest) -> Option<Duration> {
+    let is_handed = request.mode == Mode::Ex && request.renews;
+    is_handed.then(|| Duration::from_millis(milliseconds(request.ttl).min(LONGEST_MS)))
 }
 
 /// What the message says.

@@ -66,24 +66,24 @@ pub(in crate::engines) enum Request<'a> {
 pub(in crate::engines) struct Freeing<'a> {
     pub(super) key: &'a str,
     pub(super) grant: GrantId,
-    /// The client that asks, if others of it wait for the lock: one of them may get it.
-    pub(super) here: Option<&'a str>,
+    /// To whom it may go, if others of this client wait for it (see `release_alone.lua`); else nothing.
+    pub(super) here: &'a str,
+    /// Who had it before and passed it on (see `relay`).
+    pub(super) before: &'a [GrantId],
 }
 
 impl Freeing<'_> {
     /// Releases it with others, if they are sent together; whether it was.
     async fn with_others(self, way: &Way) -> Result<bool, RedisError> {
-        let are_there = self.here.is_none() && (way.together.is_waiting() || way.is_busy());
+        let is_simple = self.here.is_empty() && self.before.is_empty();
+        let are_there = is_simple && (way.together.is_waiting() || way.is_busy());
         Ok(are_there && together::release(way, self.key, self.grant).await?)
     }
 
     fn script(self, way: &Way) -> Call {
-        let mut script = scripts::release(self.key, self.grant);
-        // One of that client's can get it only by a connection through which the counter of tokens was brought up to the date.
-        if let Some(here) = self.here.filter(|_| way.has_risen()) {
-            script.arg(here);
-        }
-        script
+        // One of this client's can get it only by a connection through which the counter of tokens was brought up to the date.
+        let here = if way.has_risen() { self.here } else { "" };
+        scripts::release_after(self.key, self.grant, here, self.before)
     }
 }
 

@@ -20,9 +20,11 @@ pub(in crate::engines) mod fault;
 mod handed;
 pub(in crate::engines) mod link;
 pub(in crate::engines) mod look;
+mod relay;
 pub(in crate::engines) mod scripts;
 mod take;
 mod together;
+mod undo;
 mod wakeups;
 pub(in crate::engines) mod way;
 
@@ -33,15 +35,15 @@ use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use redis::Value as Answer;
 use tenure_table::{FencingToken, GrantId, LockName, Mode, ModeSet};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use self::address::{Address, Form, OWN_KEYS};
 use self::crowd::Crowd;
 use self::entry::Held;
 use self::fault::What;
 use self::link::{Link, Repeat};
+use self::relay::Relays;
 use self::scripts::Call;
+use self::undo::Undoing;
 use self::wakeups::Wakeups;
 use self::way::Gather;
 
@@ -69,9 +71,8 @@ pub struct RedisEngine {
     context: EngineContext,
     wakeups: Arc<Wakeups>,
     crowd: Arc<Crowd>,
-    /// What is undone in the background.
-    undoing: TaskTracker,
-    closing: CancellationToken,
+    relays: Arc<Relays>,
+    undoing: Arc<Undoing>,
 }
 
 const FORM: Form = Form {
@@ -121,7 +122,10 @@ impl RedisEngine {
             ..Capabilities::minimal("redis", if address.fair { "fair" } else { "set-nx" })
         };
         let wakeups = Wakeups::new(link.clone(), limit, context.clone());
+        let undoing = Undoing::new(link.clone(), limit, context.clone());
         Ok(Arc::new(Self {
+            relays: Relays::new(wakeups.clone(), undoing.clone(), context.clock.clone()),
+            undoing,
             crowd: Crowd::new(link.clone(), limit, context.clone(), wakeups.clone()),
             wakeups,
             address,
@@ -130,8 +134,6 @@ impl RedisEngine {
             ourselves: Ourselves::new(),
             capabilities,
             context,
-            undoing: TaskTracker::new(),
-            closing: CancellationToken::new(),
         }))
     }
 
@@ -141,6 +143,38 @@ impl RedisEngine {
 
     fn now(&self) -> BootTime {
         self.context.clock.now()
+    }
+
+    /// Renews what was passed on by those who had it before, if there were any. From then on, Redis knows who has it.
+    async fn renew_after(&self, key: &str, grant: &Grant, before: &[GrantId]) -> Result<Term, RenewError> {
+        let script = if before.is_empty() { &scripts::RENEW } else { &scripts::RENEW_AFTER };
+        let sent_at = self.now();
+        let mut script = Call::new(script, key);
+        script.arg(grant.id.to_string()).arg(milliseconds(grant.ttl));
+        script.arg(grant.token.map_or(0, FencingToken::get));
+        let lost = match self.link.script(self.limit, Repeat::Harmless, &script.grants(before)).await {
+            Ok(1) => return Ok(term(sent_at, grant.ttl)),
+            Ok(2) => LostReason::Broken,
+            Ok(_) => LostReason::Forgotten,
+            Err(fault) if fault.what == What::WrongType => LostReason::Forgotten,
+            Err(fault) => return Err(fault.error.into()),
+        };
+        self.relays.end_with(grant.id);
+        Err(RenewError::Lost(lost))
+    }
+
+    /// Before something is written under a lock: nobody gets it after this holder but by Redis, and Redis knows this holder. The reason, if it has
+    /// lost the lock.
+    async fn be_known(&self, key: &str, grant: &Grant) -> Result<Option<LostReason>, EngineError> {
+        let before = self.relays.end_with(grant.id);
+        if before.is_empty() {
+            return Ok(None);
+        }
+        match self.renew_after(key, grant, &before).await {
+            Ok(_) => Ok(None),
+            Err(RenewError::Lost(reason)) => Ok(Some(reason)),
+            Err(RenewError::Engine(error)) => Err(error),
+        }
     }
 }
 
@@ -201,17 +235,8 @@ impl Engine for RedisEngine {
     fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>> {
         Box::pin(async move {
             let key = self.key(&grant.name)?;
-            let sent_at = self.now();
-            let mut script = Call::new(&scripts::RENEW, &key);
-            script.arg(grant.id.to_string()).arg(milliseconds(grant.ttl));
-            script.arg(grant.token.map_or(0, FencingToken::get));
-            match self.link.script(self.limit, Repeat::Harmless, &script).await {
-                Ok(1) => Ok(term(sent_at, grant.ttl)),
-                Ok(2) => Err(RenewError::Lost(LostReason::Broken)),
-                Ok(_) => Err(RenewError::Lost(LostReason::Forgotten)),
-                Err(fault) if fault.what == What::WrongType => Err(RenewError::Lost(LostReason::Forgotten)),
-                Err(fault) => Err(fault.error.into()),
-            }
+            let before = self.relays.before(grant.id);
+            self.renew_after(&key, &grant, &before).await
         })
     }
 
@@ -229,6 +254,9 @@ impl Engine for RedisEngine {
     fn set_value(self: Arc<Self>, grant: Grant, bytes: Bytes) -> BoxFuture<'static, Result<(), ValueError>> {
         Box::pin(async move {
             let key = self.key(&grant.name)?;
+            if let Some(reason) = self.be_known(&key, &grant).await? {
+                return Err(Lost { name: grant.name, reason }.into());
+            }
             let mut script = Call::new(&scripts::SET_VALUE, &key);
             script.arg(grant.id.to_string()).arg(&*bytes);
             match self.link.script(self.limit, Repeat::Harmless, &script).await {
@@ -246,6 +274,9 @@ impl Engine for RedisEngine {
     ) -> BoxFuture<'static, Result<Remembered, RememberError>> {
         Box::pin(async move {
             let key = self.key(&grant.name)?;
+            if let Some(reason) = self.be_known(&key, &grant).await? {
+                return Err(Lost { name: grant.name, reason }.into());
+            }
             let mut script = Call::new(&scripts::REMEMBER, &key);
             script.arg(grant.id.to_string()).arg(whole_ms(start.ago)).arg(whole_ms(start.window));
             // By which it is known if it is sent again.
@@ -329,13 +360,7 @@ impl Engine for RedisEngine {
     fn close(self: Arc<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.wakeups.close();
-            self.closing.cancel();
-            self.undoing.close();
-            let give_up = self.now() + self.limit;
-            tokio::select! {
-                () = self.undoing.wait() => {}
-                () = self.context.clock.sleep_until(give_up) => {}
-            }
+            self.undoing.close().await;
             self.link.close();
         })
     }

@@ -31,6 +31,13 @@ impl Call {
         self
     }
 
+    pub(super) fn grants(mut self, grants: &[GrantId]) -> Self {
+        for grant in grants {
+            self.command.write_arg_fmt(grant);
+        }
+        self
+    }
+
     pub(super) const fn command(&self) -> &Cmd {
         &self.command
     }
@@ -82,6 +89,16 @@ pub(in crate::engines) fn release(key: &str, grant: GrantId) -> Call {
     script
 }
 
+/// The same, of a lock that went from one to the next: `before` had it before this one, the first of them first (see `relay`). And `here` says to whom
+/// it may go, if it is not empty.
+pub(super) fn release_after(key: &str, grant: GrantId, here: &str, before: &[GrantId]) -> Call {
+    let mut script = release(key, grant);
+    if !here.is_empty() || !before.is_empty() {
+        script.arg(here);
+    }
+    script.grants(before)
+}
+
 /// The release of several locks, each of which one grant holds alone.
 pub(super) fn release_each<'a>(grants: impl ExactSizeIterator<Item = (&'a str, GrantId)> + Clone) -> Cmd {
     let bytes: usize = grants.clone().map(|(key, _)| key.len() + 64).sum();
@@ -118,9 +135,12 @@ macro_rules! script {
 pub(in crate::engines) static ACQUIRE: LazyLock<Script> =
     script!("acquire_free" "clock" "queue" "acquire_busy" "lock" "token" "value" "wake" "members" "acquire");
 pub(super) static LINE_UP: LazyLock<Script> = script!("grant" "clock" "queue" "line_up");
-static RELEASE: LazyLock<Script> = script!("release_alone" "clock" "queue" "token" "release_here" "lock" "value" "wake" "release_freed" "members" "release");
+static RELEASE: LazyLock<Script> = script!("release_alone" "clock" "queue" "release_after" "token" "release_here" "lock" "value" "wake" "release_freed" "members" "release");
 pub(in crate::engines) static RENEW: LazyLock<Script> =
     script!("grant" "clock" "lock" "value" "members" "renew");
+/// The same by one to whom the lock was passed on.
+pub(super) static RENEW_AFTER: LazyLock<Script> =
+    script!("grant" "clock" "queue" "lock" "value" "members" "renew_after" "renew");
 pub(in crate::engines) static SET_VALUE: LazyLock<Script> =
     script!("grant" "clock" "lock" "value" "members" "holds" "set_value");
 pub(in crate::engines) static REMEMBER: LazyLock<Script> =

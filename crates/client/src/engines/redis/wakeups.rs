@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::fault::Fault;
 use super::handed::Handed;
 use super::link::Link;
+use super::relay::{Baton, Passed, Told};
 use crate::engine::EngineContext;
 use crate::engines::waiting::{Waiter, Waiting};
 use crate::random;
@@ -30,7 +31,7 @@ pub(super) struct Wakeups {
     context: EngineContext,
     /// What the client is called in the queue.
     client: String,
-    waiting: Arc<Waiting<Option<Handed>>>,
+    waiting: Arc<Waiting<Option<Told>>>,
     /// Whether the first waiter has come.
     begun: AtomicBool,
     /// Whether messages are heard.
@@ -58,7 +59,7 @@ impl Wakeups {
     }
 
     /// From now on, what is published for this grant wakes it; also when messages begin to be heard, which is when it can queue.
-    pub(super) fn register(self: &Arc<Self>, grant: GrantId, name: &LockName) -> Waiter<Option<Handed>> {
+    pub(super) fn register(self: &Arc<Self>, grant: GrantId, name: &LockName) -> Waiter<Option<Told>> {
         let waiter = self.waiting.register(grant, name);
         if !self.begun.swap(true, Ordering::AcqRel) {
             self.context.runtime.spawn(self.clone().listen());
@@ -83,7 +84,7 @@ impl Wakeups {
 
     /// Wakes one who is to ask.
     pub(super) fn have_ask(&self, grant: GrantId) {
-        self.waiting.wake(grant, None);
+        self.waiting.ring(grant);
     }
 
     /// Whether messages are heard.
@@ -115,7 +116,7 @@ impl Wakeups {
                     self.waiting.wake_all();
                     let mut heard = messages.on_message();
                     while let Some(message) = heard.next().await {
-                        self.wake(message.get_payload_bytes());
+                        self.wake(message.get_payload_bytes(), None);
                     }
                     self.open.store(false, Ordering::Release);
                 }
@@ -133,12 +134,22 @@ impl Wakeups {
         }
     }
 
-    /// What a message says to one of those who wait.
-    pub(super) fn wake(&self, payload: &[u8]) {
+    /// What a message says to one of those who wait, with what goes on from it to those behind it.
+    pub(super) fn wake(&self, payload: &[u8], baton: Option<Baton>) {
         let Ok(text) = str::from_utf8(payload) else { return };
         let (grant, handed) = text.split_once(' ').unwrap_or((text, ""));
         if let Ok(grant) = grant.parse() {
-            self.waiting.wake(grant, Handed::parse(handed));
+            // Who does not wait any more gives back by itself what it may have got.
+            let told = Handed::parse(handed).map(|handed| Told::Handed(handed, baton));
+            let _ = self.waiting.tell(grant, told);
+        }
+    }
+
+    /// Gives one the lock who waits for it; or nobody, if that one does not wait here.
+    pub(super) fn pass(&self, grant: GrantId, passed: Passed) -> Result<(), Passed> {
+        match self.waiting.tell(grant, Some(Told::Passed(passed))) {
+            Err(Some(Told::Passed(passed))) => Err(passed),
+            _ => Ok(()),
         }
     }
 }

@@ -73,7 +73,7 @@ impl Ear {
         for row in connection.batch(sql).await?.iter().flatten() {
             let call = (row.int(1)?, row.int(2)?);
             if !heard.contains(&call) {
-                self.waiting.wake(GrantId::from_u128(id(row, 0)?), ());
+                self.waiting.ring(GrantId::from_u128(id(row, 0)?));
             }
             calls.insert(call);
         }

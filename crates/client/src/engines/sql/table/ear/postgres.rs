@@ -24,7 +24,7 @@ impl Ear {
             match tokio::time::timeout(QUIET, listener.try_recv()).await {
                 Ok(Ok(Some(message))) => {
                     if let Ok(grant) = message.payload().parse() {
-                        self.waiting.wake(grant, ());
+                        self.waiting.ring(grant);
                     }
                 }
                 Ok(ended) => return ended.map(drop),
