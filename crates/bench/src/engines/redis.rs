@@ -29,6 +29,7 @@ pub(crate) async fn lineup() -> Result<Lineup> {
             Box::new(Rslock::new(vec![url.clone()])),
             Box::new(Tenure::connect("tenure, `redis:`", &url).await?),
             Box::new(Tenure::connect("tenure, `redis:`, fair", &format!("{url}?fair=true")).await?),
+            Box::new(Tenure::connect_several("tenure, `redis:`, 8 clients", &url, 8).await?),
         ],
         _ground: Box::new(server),
     })

@@ -1,4 +1,7 @@
-//! Ours, whatever the engine: one client of the library, shared by all that contend, as an application has it.
+//! Ours, whatever the engine: one client of the library, shared by all that contend, as an application has it; or several, as several
+//! applications have them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Result;
 use tenure::Client;
@@ -6,13 +9,24 @@ use tenure::Client;
 use crate::workload::{Contender, Held, LockClient, Pair};
 
 pub(crate) struct Tenure {
-    client: Client,
+    clients: Vec<Client>,
+    /// How many have been asked for.
+    asked: AtomicUsize,
     name: &'static str,
 }
 
 impl Tenure {
     pub(crate) async fn connect(name: &'static str, url: &str) -> Result<Self> {
-        Ok(Self { client: Client::connect(url).await?, name })
+        Self::connect_several(name, url, 1).await
+    }
+
+    /// Those who contend are told off to them by turns.
+    pub(crate) async fn connect_several(name: &'static str, url: &str, many: usize) -> Result<Self> {
+        let mut clients = Vec::new();
+        for _ in 0..many {
+            clients.push(Client::connect(url).await?);
+        }
+        Ok(Self { clients, asked: AtomicUsize::new(0), name })
     }
 }
 
@@ -26,7 +40,8 @@ impl Contender for Tenure {
     }
 
     fn client(&self) -> Result<Box<dyn LockClient>> {
-        Ok(Box::new(Ours(self.client.clone())))
+        let at = self.asked.fetch_add(1, Ordering::Relaxed) % self.clients.len();
+        Ok(Box::new(Ours(self.clients[at].clone())))
     }
 }
 

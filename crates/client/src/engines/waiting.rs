@@ -55,20 +55,23 @@ impl<T: Default> Waiting<T> {
 
     /// Wakes one, if it still waits.
     pub(super) fn ring(&self, grant: GrantId) {
-        if let Some(bell) = self.present().bells.get(&grant) {
+        if let Some(bell) = self.bell(grant) {
             bell.rung.notify_one();
         }
     }
 
-    /// The same with a word; and what it was to be told, if it does not wait any more.
+    /// To be rung without the lock on all of them.
+    fn bell(&self, grant: GrantId) -> Option<Arc<Bell<T>>> {
+        self.present().bells.get(&grant).cloned()
+    }
+
+    /// The same with a word: what it was told before, and has not heard; or that word, if it does not wait any more.
     #[cfg(feature = "redis")]
-    pub(super) fn tell(&self, grant: GrantId, said: T) -> Result<(), T> {
-        let Some(bell) = self.present().bells.get(&grant).cloned() else { return Err(said) };
+    pub(super) fn tell(&self, grant: GrantId, said: T) -> Result<T, T> {
+        let Some(bell) = self.bell(grant) else { return Err(said) };
         let before = std::mem::replace(&mut *bell.said(), said);
         bell.rung.notify_one();
-        // Whatever that does, it does it without any of these locks.
-        drop(before);
-        Ok(())
+        Ok(before)
     }
 
     pub(super) fn wake_all(&self) {

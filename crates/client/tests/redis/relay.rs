@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure::contract::{Inside, eventually as soon, poll_times, within};
+use tenure::engine::{AcquireRequest, WaitUntil};
+use tenure::error::RenewError;
 use tenure::{
-    AcquireError, Break, Client, FencingToken, Guard, GuardState, LockRequest, LostReason, Release, Turn,
-    Wait,
+    AcquireError, Break, Client, FencingToken, Guard, GuardState, LockName, LockRequest, Lost, LostReason,
+    Release, ReleaseError, Ttl, Turn, ValueError, Wait,
 };
 use tenure_testkit::{Proxy, Redis, eventually};
 use tokio::task::JoinHandle;
@@ -60,6 +62,13 @@ async fn finish(redis: &Redis, held: Guard, waiting: Vec<Waiting>) {
         let_go(got(one).await).await;
     }
     nothing_is_left(redis);
+}
+
+async fn let_go_in_any_order(waiting: Vec<Waiting>) {
+    let each = |one| tokio::spawn(async { let_go(got(one).await).await });
+    for one in waiting.into_iter().map(each).collect::<Vec<_>>() {
+        one.await.unwrap();
+    }
 }
 
 fn nothing_is_left(redis: &Redis) {
@@ -272,11 +281,7 @@ async fn if_redis_forgets_it_whoever_has_it_is_told() {
     assert_eq!(within(PATIENCE, "it is told", second.lost()).await, LostReason::Forgotten);
     drop(second);
     // Whoever looks first gets it.
-    let waiting: Vec<_> =
-        waiting.into_iter().map(|one| tokio::spawn(async { let_go(got(one).await).await })).collect();
-    for one in waiting {
-        one.await.unwrap();
-    }
+    let_go_in_any_order(waiting).await;
     nothing_is_left(&redis);
 }
 
@@ -311,6 +316,63 @@ async fn those_to_whom_it_is_not_passed_on_get_it_all_the_same() {
     let left: u128 = redis.command(&["PTTL", "a"]).parse().unwrap();
     assert!(left > LONG.as_millis() / 2, "nobody renews it: {left}");
     finish(&redis, fixed, waiting).await;
+}
+
+/// Redis may know it by one who has passed it on. For that one, it is over all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_for_twice_is_done_once() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let engine = client.engine().clone();
+    let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    let ask = || {
+        let mut request = AcquireRequest::new(LockName::parse("a").unwrap());
+        (request.renews, request.wait, request.ttl) = (true, WaitUntil::Forever, Ttl::new(LONG).unwrap());
+        let queue = || redis.command(&["LLEN", "tenure:queue:a"]).parse::<usize>().unwrap();
+        let before = queue();
+        let waiting = tokio::spawn(engine.clone().acquire(request.clone()));
+        eventually("it waits", || queue() == before + 1);
+        (request, waiting)
+    };
+    let [(first, waiting_first), (second, waiting_second)] = [ask(), ask()];
+    let others: Vec<_> = (0..MANY).map(|_| wait(&redis, client.lock("a").ttl(LONG))).collect();
+    let_go(held).await;
+    let first = first.granted(waiting_first.await.unwrap().unwrap().token);
+    engine.clone().release(first.clone()).await.unwrap();
+    let token = waiting_second.await.unwrap().unwrap().token;
+    let is_lost = |lost: &Lost| lost.reason == LostReason::Forgotten;
+    let written = engine.clone().set_value(first.clone(), "late".into()).await;
+    assert!(matches!(written, Err(ValueError::Lost(lost)) if is_lost(&lost)));
+    let released = engine.clone().release(first.clone()).await;
+    assert!(matches!(released, Err(ReleaseError::NotHeld(_))), "{released:?}");
+    let renewed = engine.clone().renew(first).await;
+    assert!(matches!(renewed, Err(RenewError::Lost(_))), "{renewed:?}");
+    let again = engine.clone().acquire(second.clone()).await.unwrap();
+    assert_eq!(again.token, token, "it is the same grant");
+    assert_eq!(again.value.bytes, "");
+    assert!(client.lock("a").try_acquire().await.unwrap().is_none(), "it has the lock");
+    engine.clone().release(second.granted(token)).await.unwrap();
+    let released = engine.clone().release(second.granted(token)).await;
+    assert!(matches!(released, Err(ReleaseError::NotHeld(_))), "{released:?}");
+    for one in others {
+        let_go(got(one).await).await;
+    }
+    nothing_is_left(&redis);
+}
+
+/// Somebody has deleted the queue, and with it what Redis knew of those in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_it_keeps_it_without_the_queue() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let (held, mut waiting) = queue(&redis, &client).await;
+    let second = passed_on(held, &mut waiting).await;
+    redis.command(&["DEL", "tenure:queue:a", "tenure:waiters:a"]);
+    second.set_value("written").await.unwrap();
+    assert!(is_known(&redis, &second));
+    let_go(second).await;
+    // Whoever looks first gets it.
+    let_go_in_any_order(waiting).await;
 }
 
 /// Whenever it goes: in the queue, when the lock is on its way to it, or when it has it.

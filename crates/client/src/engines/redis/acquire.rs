@@ -16,7 +16,7 @@ use super::crowd::Claim;
 use super::fault::{Fault, What};
 use super::handed;
 use super::link::{Answered, Freeing, Request};
-use super::relay::{self, Baton, Told};
+use super::relay::{self, Baton, Standing, Told};
 use super::scripts::Call;
 use super::take::Taken;
 use super::way::Way;
@@ -102,6 +102,10 @@ impl RedisEngine {
         let taken = matches!(begun, Begun::Taken);
         let mut attempt =
             Attempt { key, taken, queued: false, sent_on: None, answered: true, claim: None, waiter: None };
+        if let Some(grant) = self.relays.granted(&request) {
+            // Redis is to know it, and then answers so. If it has lost the lock, it waits like everybody.
+            self.be_known(&attempt.key, &grant).await?;
+        }
         let first = match begun {
             Begun::Asked(asked) => asked,
             Begun::Busy if self.is_plain(&request) && self.crowd.awaits(&request, self.now()) => {
@@ -191,6 +195,7 @@ impl RedisEngine {
             if let Some(waiter) = &attempt.waiter {
                 let look_again = request.wait.or_at(self.now() + pause);
                 let told = tokio::select! {
+                    biased;
                     () = request.cancel.cancelled() => return Err(request.not_got()),
                     told = waiter.woken() => told.filter(|_| attempt.answered),
                     () = self.context.clock.sleep_until(look_again) => None,
@@ -262,7 +267,12 @@ impl RedisEngine {
 
     /// Frees what a grant holds, and takes it out of the queue; whether it held. Who gets it here is told at once.
     pub(super) async fn let_go(&self, key: &str, grant: &Grant) -> Result<bool, Fault> {
-        let Err(before) = self.relays.pass_on(grant.id) else { return Ok(true) };
+        let before = match self.relays.pass_on(grant.id) {
+            None => return Ok(true),
+            Some(Standing::Known) => Vec::new(),
+            Some(Standing::After(before)) => before,
+            Some(Standing::HasLetGo) => return Ok(false),
+        };
         let here = self.here(&grant.name);
         let freeing = Freeing { key, grant: grant.id, here: &here, before: &before };
         let (way, sent_at) = (self.link.present_way(), self.now());
@@ -280,7 +290,7 @@ impl RedisEngine {
             Err(fault) => return Err(fault),
         };
         if !before.is_empty() {
-            self.relays.forget(grant.id);
+            self.relays.is_over(grant.id);
         }
         Ok(freed)
     }

@@ -41,7 +41,7 @@ use self::crowd::Crowd;
 use self::entry::Held;
 use self::fault::What;
 use self::link::{Link, Repeat};
-use self::relay::Relays;
+use self::relay::{Relays, Standing};
 use self::scripts::Call;
 use self::undo::Undoing;
 use self::wakeups::Wakeups;
@@ -166,10 +166,11 @@ impl RedisEngine {
     /// Before something is written under a lock: nobody gets it after this holder but by Redis, and Redis knows this holder. The reason, if it has
     /// lost the lock.
     async fn be_known(&self, key: &str, grant: &Grant) -> Result<Option<LostReason>, EngineError> {
-        let before = self.relays.end_with(grant.id);
-        if before.is_empty() {
-            return Ok(None);
-        }
+        let before = match self.relays.end_with(grant.id) {
+            Standing::Known => return Ok(None),
+            Standing::After(before) => before,
+            Standing::HasLetGo => return Ok(Some(LostReason::Forgotten)),
+        };
         match self.renew_after(key, grant, &before).await {
             Ok(_) => Ok(None),
             Err(RenewError::Lost(reason)) => Ok(Some(reason)),
@@ -235,8 +236,11 @@ impl Engine for RedisEngine {
     fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>> {
         Box::pin(async move {
             let key = self.key(&grant.name)?;
-            let before = self.relays.before(grant.id);
-            self.renew_after(&key, &grant, &before).await
+            match self.relays.standing(grant.id) {
+                Standing::Known => self.renew_after(&key, &grant, &[]).await,
+                Standing::After(before) => self.renew_after(&key, &grant, &before).await,
+                Standing::HasLetGo => Err(RenewError::Lost(LostReason::Forgotten)),
+            }
         })
     }
 

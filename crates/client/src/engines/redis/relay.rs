@@ -10,9 +10,10 @@
 //! - **It is for a moment.** Who has the lock for longer is written down by its first renewal. That names all who had it, and so does
 //!   its release: Redis may know it by any of them.
 //! - **Whoever writes something under the lock is the last**, since the next one is to read it, and Redis is to know who writes.
+//! - **Who has passed it on has let go of it**, though Redis may still know it: until Redis has heard of the last one, it is refused here.
 //! - **What nobody takes goes on**, to the next or back to Redis.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use super::handed::{self, Handed};
 use super::undo::Undoing;
 use super::wakeups::Wakeups;
 use crate::clock::{BootTime, Clock};
-use crate::engine::{AcquireRequest, Granted};
+use crate::engine::{AcquireRequest, Grant, Granted};
 use crate::lease::Term;
 
 /// So many must wait here. Where there are fewer, Redis hands the lock to each of them, and always knows who has it.
@@ -95,17 +96,34 @@ pub(super) struct Relays {
     wakeups: Arc<Wakeups>,
     undoing: Arc<Undoing>,
     clock: Arc<dyn Clock>,
+    present: Mutex<Present>,
+}
+
+#[derive(Debug, Default)]
+struct Present {
     /// By who has the lock.
-    batons: Mutex<HashMap<GrantId, Baton>>,
+    batons: HashMap<GrantId, Baton>,
+    /// Who had it, as long as Redis has not heard of the last one.
+    have_let_go: HashSet<GrantId>,
+}
+
+/// What a grant is to Redis.
+pub(super) enum Standing {
+    /// It was not passed on to it: Redis knows it, if it has the lock.
+    Known,
+    /// These had it before, and Redis may know it by any of them.
+    After(Vec<GrantId>),
+    /// It has passed the lock on.
+    HasLetGo,
 }
 
 impl Relays {
     pub(super) fn new(wakeups: Arc<Wakeups>, undoing: Arc<Undoing>, clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self { wakeups, undoing, clock, batons: Mutex::default() })
+        Arc::new(Self { wakeups, undoing, clock, present: Mutex::default() })
     }
 
-    fn batons(&self) -> MutexGuard<'_, HashMap<GrantId, Baton>> {
-        self.batons.lock().unwrap_or_else(PoisonError::into_inner)
+    fn present(&self) -> MutexGuard<'_, Present> {
+        self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What one who was told, and last asked at this instant, has got by that, if anything.
@@ -114,7 +132,7 @@ impl Relays {
             Told::Handed(handed, baton) => {
                 let granted = handed.accept(sent_at, self.clock.now())?;
                 if let Some(baton) = baton.filter(|_| is_nobody_elses(request)) {
-                    self.batons().insert(request.grant, baton);
+                    self.present().batons.insert(request.grant, baton);
                 }
                 Some(granted)
             }
@@ -135,40 +153,52 @@ impl Relays {
         }
         baton.had.push(request.grant);
         let granted = Granted::new(Some(baton.token), baton.term()).until_renewed();
-        self.batons().insert(request.grant, passed.baton.take()?);
+        self.present().batons.insert(request.grant, passed.baton.take()?);
         Some(granted)
     }
 
-    /// Who had the lock before this one, if it was passed on to it.
-    pub(super) fn before(&self, grant: GrantId) -> Vec<GrantId> {
-        self.batons().get(&grant).map_or_else(Vec::new, Baton::before)
+    /// What this one is to Redis.
+    pub(super) fn standing(&self, grant: GrantId) -> Standing {
+        self.present().standing(grant)
     }
 
-    /// The same; and it is not passed on any more.
-    pub(super) fn end_with(&self, grant: GrantId) -> Vec<GrantId> {
-        let mut batons = self.batons();
-        let Some(baton) = batons.get_mut(&grant) else { return Vec::new() };
-        baton.next.clear();
-        baton.before()
+    /// The same; and it does not pass the lock on any more.
+    pub(super) fn end_with(&self, grant: GrantId) -> Standing {
+        let mut present = self.present();
+        if let Some(baton) = present.batons.get_mut(&grant) {
+            baton.next.clear();
+        }
+        present.standing(grant)
     }
 
-    /// Passes the lock on, if this one has it and there is somebody to whom; else, who had it before, for the release. Until it is
-    /// [forgotten](Self::forget), the release may be asked for again.
-    pub(super) fn pass_on(self: &Arc<Self>, grant: GrantId) -> Result<(), Vec<GrantId>> {
-        let baton = self.batons().remove(&grant);
-        let Some(baton) = baton else { return Err(Vec::new()) };
-        self.pass(baton).map_err(|baton| {
-            let before = baton.before();
-            if !before.is_empty() {
-                self.batons().insert(grant, baton);
-            }
-            before
-        })
+    /// Passes the lock on, if this one has it and there is somebody to whom: then it has let go. Else, what it is to Redis, which is to be asked; until
+    /// that is [answered](Self::is_over), it may be asked again.
+    pub(super) fn pass_on(self: &Arc<Self>, grant: GrantId) -> Option<Standing> {
+        let mut present = self.present();
+        let Some(baton) = present.batons.remove(&grant) else { return Some(present.standing(grant)) };
+        // Before the next one has it.
+        present.have_let_go.insert(grant);
+        drop(present);
+        let baton = self.pass(baton).err()?;
+        let mut present = self.present();
+        present.have_let_go.remove(&grant);
+        if baton.had.len() > 1 {
+            present.batons.insert(grant, baton);
+        }
+        Some(present.standing(grant))
     }
 
-    /// Its release was answered.
-    pub(super) fn forget(&self, grant: GrantId) {
-        self.batons().remove(&grant);
+    /// The grant of this request, if it has the lock so: it is sent once more.
+    pub(super) fn granted(&self, request: &AcquireRequest) -> Option<Grant> {
+        self.present().batons.get(&request.grant).map(|baton| request.granted(Some(baton.token)))
+    }
+
+    /// Redis has heard of the last one.
+    pub(super) fn is_over(&self, grant: GrantId) {
+        let mut present = self.present();
+        if let Some(baton) = present.batons.remove(&grant) {
+            present.forget(&baton.had);
+        }
     }
 
     fn pass(self: &Arc<Self>, mut baton: Baton) -> Result<(), Baton> {
@@ -189,7 +219,27 @@ impl Relays {
         if let Err(baton) = self.pass(baton) {
             let last = *baton.had.last().expect("the first had it");
             let undo = self.undoing.of(baton.key.clone(), last, baton.lease).after(baton.before());
-            self.undoing.spawn(undo.go_on(None, false));
+            let relays = self.clone();
+            self.undoing.spawn(async move {
+                undo.go_on(None, false).await;
+                relays.present().forget(&baton.had);
+            });
+        }
+    }
+}
+
+impl Present {
+    fn standing(&self, grant: GrantId) -> Standing {
+        match self.batons.get(&grant).map(Baton::before) {
+            Some(before) if !before.is_empty() => Standing::After(before),
+            None if self.have_let_go.contains(&grant) => Standing::HasLetGo,
+            _ => Standing::Known,
+        }
+    }
+
+    fn forget(&mut self, had: &[GrantId]) {
+        for grant in had {
+            self.have_let_go.remove(grant);
         }
     }
 }
@@ -214,6 +264,15 @@ pub(super) struct Passed {
     /// Until it is taken.
     baton: Option<Baton>,
     relays: Arc<Relays>,
+}
+
+impl Passed {
+    /// The one whom Redis knew has lost the lock: it goes to nobody else.
+    pub(super) fn is_over(mut self) {
+        if let Some(baton) = &mut self.baton {
+            baton.next.clear();
+        }
+    }
 }
 
 impl Drop for Passed {

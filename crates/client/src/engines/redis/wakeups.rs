@@ -139,9 +139,12 @@ impl Wakeups {
         let Ok(text) = str::from_utf8(payload) else { return };
         let (grant, handed) = text.split_once(' ').unwrap_or((text, ""));
         if let Ok(grant) = grant.parse() {
-            // Who does not wait any more gives back by itself what it may have got.
             let told = Handed::parse(handed).map(|handed| Told::Handed(handed, baton));
-            let _ = self.waiting.tell(grant, told);
+            // Who does not wait any more gives back by itself what it may have got.
+            if let Ok(Some(Told::Passed(passed))) = self.waiting.tell(grant, told) {
+                // Redis has given it what was to be passed on to it: that has come to an end there.
+                passed.is_over();
+            }
         }
     }
 

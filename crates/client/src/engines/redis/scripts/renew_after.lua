@@ -10,10 +10,10 @@ for at = 4, #ARGV do
 end
 if known then
   local _, _, owner, _, _, _, details = entry_of(grant)
+  -- If somebody has deleted the queue, it is shown with what was said of the one before it.
+  if not owner then owner, details = string.match(held, '^tenure1 %S+ (%S+) %S+ EX (.-) *$') end
   -- First what needs no memory: once a script has changed something, Redis lets it use memory that it does not have.
   redis.call('PEXPIRE', key, ARGV[2])
-  -- Who has deleted the queue is shown the one who had it before.
-  if not owner then return 1 end
   for at = 5, #ARGV do strike(ARGV[at]) end
   strike(grant)
   local text = 'tenure1 ' .. grant .. ' ' .. owner .. ' ' .. ARGV[3] .. ' EX ' .. details
