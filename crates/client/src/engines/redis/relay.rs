@@ -268,7 +268,7 @@ pub(super) struct Passed {
 
 impl Passed {
     /// The one whom Redis knew has lost the lock: it goes to nobody else.
-    pub(super) fn is_over(mut self) {
+    pub(super) fn end(mut self) {
         if let Some(baton) = &mut self.baton {
             baton.next.clear();
         }

@@ -143,7 +143,7 @@ impl Wakeups {
             // Who does not wait any more gives back by itself what it may have got.
             if let Ok(Some(Told::Passed(passed))) = self.waiting.tell(grant, told) {
                 // Redis has given it what was to be passed on to it: that has come to an end there.
-                passed.is_over();
+                passed.end();
             }
         }
     }
