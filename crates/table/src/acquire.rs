@@ -299,7 +299,7 @@ impl Table {
         Ok(())
     }
 
-    fn check_label(&self, label: Option<&compact_str::CompactString>) -> Result<(), Refusal> {
+    fn check_label(&self, label: Option<&crate::label::Label>) -> Result<(), Refusal> {
         let limit = self.limits.label_bytes;
         let fits = label.is_none_or(|label| label.len() <= limit as usize);
         if fits { Ok(()) } else { Err(Refusal::LabelTooLong { limit }) }

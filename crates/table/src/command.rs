@@ -1,7 +1,7 @@
 //! What a table is told. Whoever tells it has put the commands into one order, which is all that replicas must agree on.
 
+use crate::label::Label;
 use bytes::Bytes;
-use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
 use crate::{GrantId, Limits, LockName, Mode, OwnerId, SessionId};
@@ -16,7 +16,7 @@ pub enum Command {
         /// How long it lives unheard of. The table only keeps it, for the leader that watches the time.
         ttl_ms: u64,
         /// What the client calls itself.
-        label: Option<CompactString>,
+        label: Option<Label>,
     },
     /// Gives a session a new epoch, so that an expiry which was proposed before this has no effect after it.
     KeepSession {
@@ -144,7 +144,7 @@ pub struct Acquire {
     /// What to do if it cannot be had now.
     pub wait: Wait,
     /// What the caller calls itself.
-    pub label: Option<CompactString>,
+    pub label: Option<Label>,
     /// For how long nobody else gets the lock if this grant's session *expires*.
     pub lock_delay_ms: u64,
     /// Whether the holder is to be told when somebody waits behind it.
@@ -169,7 +169,7 @@ pub struct AcquireAll {
     /// What to do if they cannot all be had now.
     pub wait: Wait,
     /// What the caller calls itself.
-    pub label: Option<CompactString>,
+    pub label: Option<Label>,
     /// As with [`Acquire`], for each of them.
     pub lock_delay_ms: u64,
     /// As with [`Acquire`], for each of them.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use compact_str::CompactString;
+use crate::label::Label;
 use serde::{Deserialize, Serialize};
 
 use crate::{FencingToken, GrantId, LockName, Mode, OwnerId, SessionId, SharedValue};
@@ -167,7 +167,7 @@ pub struct CycleMember {
     /// In which mode.
     pub mode: Mode,
     /// What it called itself.
-    pub label: Option<CompactString>,
+    pub label: Option<Label>,
     /// How many are ahead of it in the resource's queue: conversions first, then waiters.
     pub place: u32,
 }

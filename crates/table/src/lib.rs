@@ -33,6 +33,7 @@ mod deadlock;
 mod effect;
 mod ids;
 mod index;
+mod label;
 mod limits;
 mod list;
 mod lock;
@@ -55,6 +56,7 @@ pub use effect::{
     Answer, CycleMember, Effect, Granted, LossReason, Outcome, Refusal, SessionEnd, SessionRefusal,
 };
 pub use ids::{GrantId, IdError, OwnerId, SessionId};
+pub use label::Label;
 pub use limits::Limits;
 pub use mode::{Mode, ModeError, ModeSet};
 pub use name::{LockName, NameError};

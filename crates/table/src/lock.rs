@@ -1,6 +1,6 @@
 //! A lock that is held or waited for, a place in a line, and a request for several locks.
 
-use compact_str::CompactString;
+use crate::label::Label;
 
 use crate::arena::Place;
 use crate::index::Keyed;
@@ -46,14 +46,14 @@ pub(crate) struct Holder {
 /// What few locks have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extras {
-    pub(crate) label: Option<CompactString>,
+    pub(crate) label: Option<Label>,
     pub(crate) lock_delay_ms: u64,
 }
 
 impl Extras {
     /// Nothing, if there is nothing to keep.
     #[inline]
-    pub(crate) fn of(label: Option<CompactString>, lock_delay_ms: u64) -> Option<Box<Self>> {
+    pub(crate) fn of(label: Option<Label>, lock_delay_ms: u64) -> Option<Box<Self>> {
         (label.is_some() || lock_delay_ms > 0).then(|| Box::new(Self { label, lock_delay_ms }))
     }
 }
@@ -96,7 +96,7 @@ impl Lock {
         self.holder.is_some_and(|holder| holder.session == session)
     }
 
-    pub(crate) fn label(&self) -> Option<&CompactString> {
+    pub(crate) fn label(&self) -> Option<&Label> {
         self.extras.as_ref()?.label.as_ref()
     }
 

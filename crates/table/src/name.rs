@@ -19,8 +19,13 @@ use serde::{Deserialize, Serialize};
 ///
 /// Up to 24 bytes are kept without an allocation.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "CompactString")]
+#[serde(try_from = "UncheckedName")]
 pub struct LockName(CompactString);
+
+/// A text that was read and may not be a name.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct UncheckedName(CompactString);
 
 /// Why a text is not a [`LockName`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -81,10 +86,10 @@ impl AsRef<str> for LockName {
     }
 }
 
-impl TryFrom<CompactString> for LockName {
+impl TryFrom<UncheckedName> for LockName {
     type Error = NameError;
 
-    fn try_from(text: CompactString) -> Result<Self, NameError> {
+    fn try_from(UncheckedName(text): UncheckedName) -> Result<Self, NameError> {
         Self::check(&text)?;
         Ok(Self(text))
     }

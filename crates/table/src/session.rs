@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use compact_str::CompactString;
+use crate::label::Label;
 
 use crate::arena::Place;
 use crate::brief::{Brief, Briefs};
@@ -17,7 +17,7 @@ pub(crate) struct Session {
     id: SessionId,
     pub(crate) epoch: u64,
     pub(crate) ttl_ms: u64,
-    pub(crate) label: Option<CompactString>,
+    pub(crate) label: Option<Label>,
     pub(crate) locks: List<Lock, OfSession>,
     pub(crate) lock_count: u32,
     pub(crate) memory: Memory,
@@ -50,7 +50,7 @@ pub(crate) struct Waiting {
 }
 
 impl Session {
-    pub(crate) fn new(id: SessionId, epoch: u64, ttl_ms: u64, label: Option<CompactString>) -> Self {
+    pub(crate) fn new(id: SessionId, epoch: u64, ttl_ms: u64, label: Option<Label>) -> Self {
         Self { id, epoch, ttl_ms, label, locks: List::default(), lock_count: 0, memory: Memory::default() }
     }
 

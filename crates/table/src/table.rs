@@ -267,7 +267,7 @@ impl Table {
         &mut self,
         session: SessionId,
         ttl_ms: u64,
-        label: Option<compact_str::CompactString>,
+        label: Option<crate::label::Label>,
     ) -> Effect {
         if let Some(place) = self.session(session) {
             return Effect::SessionOpen { session, epoch: self.sessions[place].epoch };

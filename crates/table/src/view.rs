@@ -1,6 +1,6 @@
 //! What can be seen of a table: for tools, and for a leader that has just come. Nothing is decided by it.
 
-use compact_str::CompactString;
+use crate::label::Label;
 
 use crate::arena::Place;
 use crate::lock::{Holder, Lock, Queued};
@@ -41,7 +41,7 @@ pub struct HolderView {
     /// The fencing token.
     pub token: FencingToken,
     /// What the holder called itself.
-    pub label: Option<CompactString>,
+    pub label: Option<Label>,
     /// Since when it is held, by the table's time.
     pub since_ms: u64,
     /// Its lock-delay.
@@ -66,7 +66,7 @@ pub struct WaiterView {
     /// The mode that is wanted.
     pub mode: Mode,
     /// What it called itself.
-    pub label: Option<CompactString>,
+    pub label: Option<Label>,
     /// Since when it waits, by the table's time.
     pub since_ms: u64,
     /// For how many locks the request waits, if it is for several at once.
@@ -98,7 +98,7 @@ pub struct SessionView {
     /// How long it lives unheard of.
     pub ttl_ms: u64,
     /// What its client calls itself.
-    pub label: Option<CompactString>,
+    pub label: Option<Label>,
     /// How many locks it holds or waits for.
     pub locks: u32,
 }

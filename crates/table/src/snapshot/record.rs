@@ -2,8 +2,8 @@
 //! name, each followed by the locks that stand there, those who convert and those who wait, each in their order, then the requests
 //! for several locks by age.
 
+use crate::label::Label;
 use bytes::Bytes;
-use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
 use crate::{FencingToken, GrantId, Limits, LockName, Mode, Outcome, OwnerId, SessionId};
@@ -39,7 +39,7 @@ pub(crate) struct SessionRecord {
     pub(crate) id: SessionId,
     pub(crate) epoch: u64,
     pub(crate) ttl_ms: u64,
-    pub(crate) label: Option<CompactString>,
+    pub(crate) label: Option<Label>,
     pub(crate) floor: u64,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct HeldRecord {
     pub(crate) since_ms: u64,
     /// Session and owner; nobody's, if it is a delay.
     pub(crate) holder: Option<(SessionId, OwnerId)>,
-    pub(crate) label: Option<CompactString>,
+    pub(crate) label: Option<Label>,
     pub(crate) lock_delay_ms: u64,
     pub(crate) notify: bool,
     pub(crate) let_go: bool,
@@ -85,7 +85,7 @@ pub(crate) struct WaitingRecord {
     pub(crate) grant: GrantId,
     pub(crate) session: SessionId,
     pub(crate) owner: OwnerId,
-    pub(crate) label: Option<CompactString>,
+    pub(crate) label: Option<Label>,
     pub(crate) lock_delay_ms: u64,
     pub(crate) notify: bool,
     pub(crate) line: LineRecord,

@@ -8,8 +8,8 @@
 use std::fmt::Debug;
 
 use bytes::Bytes;
-use compact_str::CompactString;
 use proptest::prelude::*;
+use tenure_table::Label;
 use tenure_table::{
     Acquire, AcquireAll, Break, Command, GrantId, Item, Limits, LockName, Mode, OwnerId, Request, SessionId,
     Wait,
@@ -489,8 +489,8 @@ fn lock_delay_ms(step: &Step) -> u64 {
     if step[7] / 16 % 4 == 3 { 500 } else { 0 }
 }
 
-fn label(step: &Step) -> Option<CompactString> {
-    [None, Some("a-label"), None, Some("me")][usize::from(step[10] % 4)].map(CompactString::from)
+fn label(step: &Step) -> Option<Label> {
+    [None, Some("a-label"), None, Some("me")][usize::from(step[10] % 4)].map(Label::from)
 }
 
 /// Some bytes, one time in so many.

@@ -1,13 +1,13 @@
 //! What is refused because there is too much of it.
 
 use bytes::Bytes;
-use compact_str::CompactString;
+use tenure_table::Label;
 use tenure_table::{LockName, Mode, Refusal, SessionId};
 
 use super::{Model, count, refuse_if};
 
 impl Model {
-    pub(super) fn check_label(&self, label: Option<&CompactString>) -> Result<(), Refusal> {
+    pub(super) fn check_label(&self, label: Option<&Label>) -> Result<(), Refusal> {
         let limit = self.limits.label_bytes;
         refuse_if(label.is_some_and(|label| count(label.len()) > limit), Refusal::LabelTooLong { limit })
     }

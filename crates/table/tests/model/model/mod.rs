@@ -15,7 +15,7 @@ mod views;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use compact_str::CompactString;
+use tenure_table::Label;
 use tenure_table::{
     Answer, Break, Command, DelayView, Effect, GrantId, HolderView, Item, Limits, LockName, Mode, Outcome,
     OwnerId, Refusal, Request, SessionEnd, SessionId, SessionRefusal, Value,
@@ -44,7 +44,7 @@ pub(crate) struct Model {
 struct Session {
     epoch: u64,
     ttl_ms: u64,
-    label: Option<CompactString>,
+    label: Option<Label>,
     /// Up to this number the client has seen the answers.
     floor: u64,
     /// What a repeated number is told.
@@ -81,7 +81,7 @@ struct Pending {
     kind: Kind,
     owner: OwnerId,
     items: Vec<Item>,
-    label: Option<CompactString>,
+    label: Option<Label>,
     lock_delay_ms: u64,
     notify: bool,
     since_ms: u64,
@@ -202,7 +202,7 @@ impl Model {
 
     // Sessions: rules 1 to 4.
 
-    fn open(&mut self, session: SessionId, ttl_ms: u64, label: Option<&CompactString>) -> Effect {
+    fn open(&mut self, session: SessionId, ttl_ms: u64, label: Option<&Label>) -> Effect {
         if let Some(state) = self.sessions.get(&session) {
             return Effect::SessionOpen { session, epoch: state.epoch };
         }
