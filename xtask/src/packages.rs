@@ -49,6 +49,8 @@ const NEEDED: &[Package] = &[
     package("nodejs", "locks of JavaScript, beside ours").unless("node"),
     // The package of nodesource has npm in it, and cannot stand beside Debian's.
     package("npm", "what those are installed with").unless("npm"),
+    package("libcurator-recipes-java", "locks of Java, beside ours"),
+    package("default-jdk-headless", "the Java compiler for the program that uses those").unless("javac"),
     package("hyperfine", "the benchmark of the command"),
 ];
 

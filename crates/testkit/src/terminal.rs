@@ -2,18 +2,24 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::num::NonZero;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::pty::OpenptFlags;
+use rustix::termios::Winsize;
 
 use crate::wait::{DEFAULT_LIMIT, poll};
 use crate::{program, spawner};
+
+const ROWS: u16 = 24;
+const COLUMNS: u16 = 200;
 
 /// A pseudo-terminal, and a program that has it as its controlling terminal, in a session of its own.
 #[derive(Debug)]
 pub struct Terminal {
     keyboard: File,
+    columns: u16,
     screen: Arc<Mutex<Vec<u8>>>,
     /// How much of the screen was waited for.
     seen: usize,
@@ -27,8 +33,19 @@ impl Terminal {
     ///
     /// If the program or `setsid` is not installed, or if there is no terminal to be had.
     pub fn start(command: &Command) -> Self {
+        Self::start_with_columns(COLUMNS, command)
+    }
+
+    /// Starts `command` on a new terminal with so many columns.
+    ///
+    /// # Panics
+    ///
+    /// If the program or `setsid` is not installed, or if there is no terminal to be had.
+    pub fn start_with_columns(columns: u16, command: &Command) -> Self {
         program::require(command.get_program());
         let keyboard = open().expect("the kernel has pseudo-terminals");
+        let size = Winsize { ws_row: ROWS, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        rustix::termios::tcsetwinsize(&keyboard, size).expect("a terminal has a size");
         let name = rustix::pty::ptsname(&keyboard, Vec::new()).expect("a terminal has a name");
         let name = name.to_str().expect("its name is a path");
         let line =
@@ -47,7 +64,7 @@ impl Terminal {
                 shown.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&bytes[..read]);
             }
         });
-        Self { keyboard, screen, seen: 0, child: child.expect("what was found can be started") }
+        Self { keyboard, columns, screen, seen: 0, child: child.expect("what was found can be started") }
     }
 
     /// Types keys: `\n` is Enter, `\x03` Ctrl-C, `\x04` Ctrl-D, `\x1a` Ctrl-Z.
@@ -58,6 +75,18 @@ impl Terminal {
     /// All that was shown so far.
     pub fn shown(&self) -> String {
         String::from_utf8_lossy(&self.screen.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
+
+    /// The lines that are on the screen now, without blanks at their ends: what a person sees after the cursor was moved and text was erased.
+    pub fn screen(&self) -> Vec<String> {
+        let [rows, columns] =
+            [ROWS, self.columns].map(|size| NonZero::new(size).expect("a terminal has rows and columns"));
+        let mut parser = vt100::Parser::new(rows, columns, 0);
+        parser.process(&self.screen.lock().unwrap_or_else(PoisonError::into_inner));
+        let lines: Vec<_> =
+            parser.screen().rows(0, self.columns).map(|line| line.trim_end().to_owned()).collect();
+        let end = lines.iter().rposition(|line| !line.is_empty()).map_or(0, |last| last + 1);
+        lines[..end].to_vec()
     }
 
     /// Waits until a text is shown, behind what was waited for before.
