@@ -90,7 +90,7 @@ async fn a_master_that_becomes_a_replica_keeps_nobody_believing() {
     let client = connect(&first.url()).await;
     let guard = client.lock("a").ttl(Duration::from_secs(4)).acquire().await.unwrap();
     first.command(&["REPLICAOF", "127.0.0.1", &second.port().to_string()]);
-    let refused = client.lock("b").acquire().await.unwrap_err().to_string();
+    let refused = client.lock("b").wait(Wait::Try).acquire().await.unwrap_err().to_string();
     assert!(refused.contains("read-only replica"), "{refused}");
     // Whether Redis still has the key depends on how far it has come: the holder is told in either case.
     let lost = guard.lost().await;
@@ -123,6 +123,59 @@ async fn out_of_memory_is_said_and_what_is_held_is_renewed_and_released() {
     drop(client.lock("b").acquire().await.unwrap());
 }
 
+/// What kind of error it is, what the server or the system said, and that this is said once.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_says_once_what_was_said_and_keeps_its_cause() {
+    let redis = Redis::start();
+    redis.command(&["ACL", "SETUSER", "nobody", "on", ">pw"]);
+    redis.command(&["ACL", "SETUSER", "default", "resetpass", ">s3cret"]);
+    let (at, nowhere) = (redis.addr(), free_port());
+    // A name that nobody has to be asked about.
+    let host = "x".repeat(70);
+    let kind = |error: &EngineError| match error {
+        EngineError::Unreachable { .. } => "unreachable",
+        EngineError::Denied { .. } => "denied",
+        EngineError::NotFound { .. } => "not found",
+        _ => "another",
+    };
+    for (url, expected, said) in [
+        (format!("redis://127.0.0.1:{nowhere}"), "unreachable", "Connection refused"),
+        (format!("redis://{host}"), "not found", "failed to lookup address information"),
+        (format!("redis://:s3cret@{at}/99"), "not found", "DB index is out of range"),
+        (format!("redis://{at}"), "denied", "NOAUTH"),
+        (format!("redis://:wrong@{at}"), "denied", "rejected user or password"),
+        (format!("redis://nobody:pw@{at}"), "denied", "NOPERM"),
+    ] {
+        let error = match Client::connect(&url).await {
+            Err(ConnectError::Engine(error)) => error,
+            Err(error) => panic!("{url}: {error}"),
+            Ok(client) => match client.lock("a").acquire().await {
+                Err(AcquireError::Engine(error)) => error,
+                other => panic!("{url}: {other:?}"),
+            },
+        };
+        let text = error.to_string();
+        assert_eq!(kind(&error), expected, "{url}: {text}");
+        assert_eq!(text.matches(said).count(), 1, "{url}: {text}");
+        assert!(std::error::Error::source(&error).is_some(), "{url}: {text}");
+    }
+}
+
+/// A connection that is still being opened when its client has ended, on a runtime that goes on.
+#[test]
+fn a_client_that_did_not_connect_in_time_leaves_no_task_behind() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}?timeout_ms=100", silent.local_addr().unwrap());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        Client::connect(&url).await.expect_err("nobody answers");
+        tenure::contract::eventually(LONG, "no task is left", async || {
+            tokio::runtime::Handle::current().metrics().num_alive_tasks() == 0
+        })
+        .await;
+    });
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_password_is_asked_for_checked_and_never_repeated() {
     let redis = Redis::start();
@@ -151,11 +204,11 @@ async fn a_user_with_few_rights_can_lock() {
     let guard = client.lock("orders/1").ttl(LONG).acquire().await.unwrap();
     let waiting = tokio::spawn(client.lock("orders/1").acquire());
     eventually("the waiter is seen", || redis.command(&["EXISTS", "tenure:queue:orders/1"]) == "1");
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     drop(waiting.await.unwrap().unwrap());
     let refused = client.lock("invoices/1").acquire().await.unwrap_err();
-    assert!(matches!(refused, AcquireError::Engine(EngineError::Refused { .. })), "{refused:?}");
-    assert!(refused.to_string().contains("may not"), "{refused}");
+    assert!(matches!(refused, AcquireError::Engine(EngineError::Denied { .. })), "{refused:?}");
+    assert!(refused.to_string().contains("NOPERM"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -209,6 +262,36 @@ async fn a_failover_that_loses_a_lock_is_told_to_its_holder() {
     );
 }
 
+/// A master becomes a replica of a server with older data, and then a master again. Its clients keep their connections.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_rise_when_a_master_has_taken_over_older_data() {
+    let mut older = Redis::builder().faketime().start();
+    older.step_clock(-3600);
+    let an_hour_ago = connect(&older.url()).await;
+    let _ = an_hour_ago.lock("a").acquire().await.unwrap().release().await.unwrap();
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    let connections = || -> Vec<String> {
+        let all = redis.command(&["CLIENT", "LIST", "TYPE", "normal"]);
+        all.lines().filter_map(|line| line.split(' ').next().map(str::to_owned)).collect()
+    };
+    // Without a script, and with one.
+    for wait in [Wait::Forever, Wait::Try] {
+        let before = client.lock("a").wait(wait).acquire().await.unwrap();
+        let (token, connected) = (before.token(), connections());
+        let _ = before.release().await.unwrap();
+        redis.command(&["REPLICAOF", "127.0.0.1", &older.port().to_string()]);
+        eventually("it has the older data", || {
+            redis.command(&["INFO", "replication"]).contains("master_link_status:up")
+        });
+        redis.command(&["REPLICAOF", "NO", "ONE"]);
+        let after = client.lock("a").wait(wait).acquire().await.unwrap();
+        assert!(after.token() > token, "{wait:?}: {:?} after {token:?}", after.token());
+        assert!(connections().iter().any(|one| connected.contains(one)), "nobody has connected anew");
+        let _ = after.release().await.unwrap();
+    }
+}
+
 /// Leases are counted by Redis' wall clock. If it jumps ahead, they end at once, and two may hold until the first one asks again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_that_jumps_ahead_ends_leases_and_tokens_still_rise() {
@@ -224,7 +307,7 @@ async fn a_clock_that_jumps_ahead_ends_leases_and_tokens_still_rise() {
     redis.step_clock(-3600);
     assert!(client.lock("a").try_acquire().await.unwrap().is_none());
     let token = next.token();
-    next.release().await.unwrap();
+    let _ = next.release().await.unwrap();
     let after = client.lock("a").acquire().await.unwrap();
     assert!(after.token() > token, "{:?} after {token:?}", after.token());
 }
@@ -244,7 +327,7 @@ async fn a_killed_subscription_is_opened_again() {
                 !redis.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).trim().is_empty()
             });
         }
-        guard.release().await.unwrap();
+        let _ = guard.release().await.unwrap();
         drop(waiting.await.unwrap().unwrap());
     }
 }
@@ -255,7 +338,7 @@ async fn a_wait_that_ends_unanswered_leaves_nothing() {
     let redis = Redis::start();
     let network = Proxy::to(redis.addr());
     let client = connect(&format!("redis://{}", network.addr())).await;
-    client.lock("before").acquire().await.unwrap().release().await.unwrap();
+    let _ = client.lock("before").acquire().await.unwrap().release().await.unwrap();
     network.drop_answers(true);
     let waiting =
         tokio::spawn(client.lock("a").ttl(LONG).wait(Wait::For(Duration::from_millis(300))).acquire());
@@ -274,7 +357,7 @@ async fn a_release_whose_answer_is_lost_has_released() {
     let network = Proxy::to(redis.addr());
     let client = connect(&format!("redis://{}", network.addr())).await;
     // So that Redis knows the script.
-    client.lock("before").acquire().await.unwrap().release().await.unwrap();
+    let _ = client.lock("before").acquire().await.unwrap().release().await.unwrap();
     let guard = client.lock("a").ttl(LONG).acquire().await.unwrap();
     network.drop_answers(true);
     let releasing = tokio::spawn(guard.release());
@@ -309,7 +392,7 @@ async fn a_demoted_master_is_left_for_the_new_one() {
     let (old, new) = (Redis::start(), Redis::start());
     let name = Proxy::to(old.addr());
     let client = connect(&format!("redis://{}", name.addr())).await;
-    client.lock("a").acquire().await.unwrap().release().await.unwrap();
+    let _ = client.lock("a").acquire().await.unwrap().release().await.unwrap();
     // Connections that stand still lead to the old one.
     name.lead_new_ones_to(new.addr());
     old.command(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
@@ -354,6 +437,6 @@ fn a_runtime_without_drivers_can_lock() {
     runtime.block_on(async {
         let guard = client.as_async().lock("a").acquire().await.unwrap();
         assert!(client.as_async().lock("a").try_acquire().await.unwrap().is_none());
-        guard.release().await.unwrap();
+        let _ = guard.release().await.unwrap();
     });
 }

@@ -1,8 +1,8 @@
 //! The engine `redis:`, on real Redis servers.
 
 mod contract;
-mod crowd;
 mod faults;
+mod hand_over;
 mod layout;
 #[path = "../peer/mod.rs"]
 mod peer;
@@ -10,7 +10,6 @@ mod peers;
 #[path = "../proxies/mod.rs"]
 mod proxies;
 mod queue;
-mod relay;
 mod take;
 mod tls;
 mod together;

@@ -1,11 +1,14 @@
 //! Plain Redis locks of other languages: they and ours exclude each other on the same key. The programs in the folder
 //! `peers` lock with their own libraries, in the way of those libraries' users, and know nothing of Tenure.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tenure::contract::{Helper, Inside, Subject, run_helper, within};
 use tenure::{Client, Guard, Release};
 use tenure_testkit::{Redis, find_program};
+use tokio::task::JoinHandle;
 
 use crate::peer::{Peer, installed};
 
@@ -129,7 +132,7 @@ async fn processes_of_three_languages_lose_no_increment() {
         helper.tell(&format!("increment {KEY} {folder} {TIMES} {stay_ms} 20000"));
     }
     assert_eq!(inside.count(), 0, "somebody was in while ours held the lock");
-    gate.release().await.unwrap();
+    let _ = gate.release().await.unwrap();
 
     for helper in &mut ours {
         for done in 1..=TIMES {
@@ -142,6 +145,94 @@ async fn processes_of_three_languages_lose_no_increment() {
     }
     assert_eq!(inside.count(), (TIMES * (ours.len() + theirs.len())) as u64);
     assert!(!is_busy(&client).await, "nobody is left, and the lock is held");
+}
+
+/// Two tasks of one client that hand the lock to each other, without a pause, until they are told to stop.
+struct Contention {
+    stop: Arc<AtomicBool>,
+    turns: Arc<AtomicUsize>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Contention {
+    async fn start(client: &Client, inside: &Arc<Inside>) -> Self {
+        let (stop, turns) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let task = |_| {
+            let (client, inside, stop, turns) = (client.clone(), inside.clone(), stop.clone(), turns.clone());
+            tokio::spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    let guard = hold(&client).await;
+                    inside.increment(Duration::from_millis(2)).unwrap();
+                    turns.fetch_add(1, Ordering::Relaxed);
+                    let _ = guard.release().await.unwrap();
+                }
+            })
+        };
+        let tasks = (0..2).map(task).collect();
+        let contention = Self { stop, turns, tasks };
+        // Both have had turns, so each waits while the other one holds the lock.
+        while contention.turns.load(Ordering::Relaxed) < 20 {
+            tokio::task::yield_now().await;
+        }
+        contention
+    }
+
+    /// How many turns they had.
+    async fn stop(self) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            soon("each gets its last turn", task).await.unwrap();
+        }
+        self.turns.load(Ordering::Relaxed)
+    }
+}
+
+/// A release with a waiter hands the lock over, and a program that only polls never finds it free: so it is offered from time to time.
+#[tokio::test(flavor = "multi_thread")]
+async fn theirs_get_turns_while_ours_hand_the_lock_to_each_other() {
+    const TIMES: usize = 20;
+    for (language, fair) in
+        [(Language::Python, ""), (Language::JavaScript, ""), (Language::Python, "?fair=true")]
+    {
+        let redis = Ours::start().await;
+        let files = tempfile::tempdir().unwrap();
+        let inside = Arc::new(Inside::new(files.path()));
+        let client = Ours::connect(&format!("{}{fair}", redis.address())).await;
+        let ours = Contention::start(&client, &inside).await;
+        let folder = files.path().to_str().unwrap();
+        let mut peer = redis.peer(language, &["increment", folder, &TIMES.to_string()]);
+        assert_eq!(peer.says().await, "ready", "{language:?}");
+        let before = ours.turns.load(Ordering::Relaxed);
+        assert_eq!(soon("theirs gets its turns", peer.says()).await, "finished", "{language:?}");
+        let beside = ours.turns.load(Ordering::Relaxed) - before;
+        println!("{language:?}{fair}: {beside} turns of ours beside {TIMES} of theirs");
+        assert!(beside > 0, "{language:?}: ours got none");
+        let turns = ours.stop().await;
+        assert_eq!(inside.count(), (turns + TIMES) as u64, "{language:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_do_not_wait_get_turns_while_others_hand_the_lock_to_each_other() {
+    const TIMES: usize = 10;
+    let redis = Ours::start().await;
+    let files = tempfile::tempdir().unwrap();
+    let inside = Arc::new(Inside::new(files.path()));
+    let (client, other) = (redis.client().await, redis.client().await);
+    let ours = Contention::start(&client, &inside).await;
+    let mut got = 0;
+    let trying = async {
+        while got < TIMES {
+            if let Some(guard) = other.lock(KEY).ttl(LONG).try_acquire().await.unwrap() {
+                inside.increment(Duration::ZERO).unwrap();
+                got += 1;
+                let _ = guard.release().await.unwrap();
+            }
+        }
+    };
+    soon("they get turns", trying).await;
+    let turns = ours.stop().await;
+    assert_eq!(inside.count(), (turns + TIMES) as u64);
 }
 
 #[tokio::test]

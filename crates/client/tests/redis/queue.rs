@@ -43,11 +43,11 @@ async fn a_waiter_that_does_not_come_is_not_waited_for() {
         } else {
             first.stop();
         }
-        held.release().await.unwrap();
+        let _ = held.release().await.unwrap();
         let second = within(PATIENCE, "the second gets it", second).await.unwrap().unwrap();
         assert!(!third.is_finished(), "the third came before the second left");
-        second.release().await.unwrap();
-        within(PATIENCE, "the third gets it", third).await.unwrap().unwrap().release().await.unwrap();
+        let _ = second.release().await.unwrap();
+        let _ = within(PATIENCE, "the third gets it", third).await.unwrap().unwrap().release().await.unwrap();
         if !kill {
             // It has lost its place and nothing else: it gets the lock when it comes to itself.
             first.resume();
@@ -71,10 +71,10 @@ async fn in_a_fair_queue_readers_do_not_overtake_a_writer() {
     assert!(first.check().is_ok() && !writer.is_finished(), "the writer was handed a lock that is read");
     let readers: Vec<_> = (0..4).map(|_| tokio::spawn(reader().acquire())).collect();
     waiters(&client, name, 5).await;
-    first.release().await.unwrap();
+    let _ = first.release().await.unwrap();
     let writer = within(PATIENCE, "the writer gets it", writer).await.unwrap().unwrap();
     assert!(readers.iter().all(|reader| !reader.is_finished()));
-    writer.release().await.unwrap();
+    let _ = writer.release().await.unwrap();
     let mut together = Vec::new();
     for reader in readers {
         together.push(within(PATIENCE, "the readers get in together", reader).await.unwrap().unwrap());
@@ -109,7 +109,7 @@ async fn a_newcomer_may_barge_in_and_the_waiter_is_woken_after_it() {
     // It may be the waiter's turn at any time; each of the others lets go, and wakes it.
     for _ in 0..50 {
         if let Some(held) = held.take() {
-            held.release().await.unwrap();
+            let _ = held.release().await.unwrap();
         }
         held = client.lock(name).ttl(LONG).wait(Wait::Try).try_acquire().await.unwrap();
     }
@@ -156,11 +156,11 @@ async fn one_who_holds_less_leaves_the_queue() {
     waiters(&first, name, 1).await;
     let writer = tokio::spawn(second.owner_with_id(owner.id()).lock(name).ttl(LONG).acquire());
     waiters(&first, name, 2).await;
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     let reader = within(PATIENCE, "the reader gets in", reader).await.unwrap().unwrap();
     let refused = within(PATIENCE, "the writer is told", writer).await.unwrap();
     assert!(matches!(refused, Err(tenure::AcquireError::NotCovered { .. })), "{refused:?}");
-    reader.release().await.unwrap();
+    let _ = reader.release().await.unwrap();
     assert!(
         first.lock(name).try_acquire().await.unwrap().is_some(),
         "somebody is in the queue who does not wait"
@@ -179,12 +179,12 @@ async fn a_restart_keeps_the_queue() {
         tokio::spawn(async move {
             let guard = lock.acquire().await.unwrap();
             send.send(place).unwrap();
-            guard.release().await.unwrap();
+            let _ = guard.release().await.unwrap();
         });
         waiters(&client, "a", place + 1).await;
     }
     redis.restart();
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     for place in 0..5 {
         assert_eq!(within(PATIENCE, "the next one is served", order.recv()).await, Some(place));
     }
@@ -240,9 +240,9 @@ async fn a_newcomer_does_not_lose_its_place_with_the_dead_before_it() {
         let left_ms = redis.command(&["PTTL", key]).parse::<i64>().unwrap();
         assert!(left_ms > 9_000, "{key} has {left_ms} ms");
     }
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     for waits in [waiting, another] {
-        within(PATIENCE, "it gets it", waits).await.unwrap();
+        let _ = within(PATIENCE, "it gets it", waits).await.unwrap();
     }
 }
 
@@ -261,10 +261,10 @@ async fn a_place_before_one_of_the_releasing_client_is_kept_and_ends() {
     redis.command(&["HSET", "tenure:waiters:a", &deaf, &entry_of_nobody(9_999_999_999_999)]);
     redis.command(&["PEXPIRE", "tenure:queue:a", "20000"]);
     redis.command(&["PEXPIRE", "tenure:waiters:a", "20000"]);
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     assert_eq!(redis.command(&["LINDEX", "tenure:queue:a", "0"]), deaf);
     assert_ne!(redis.command(&["PTTL", "tenure:queue:a"]), "-1", "it stays for ever");
-    within(PATIENCE, "who waits gets it", waiting).await.unwrap().unwrap().release().await.unwrap();
+    let _ = within(PATIENCE, "who waits gets it", waiting).await.unwrap().unwrap().release().await.unwrap();
 }
 
 /// A queue that is lost is formed again: nobody stands beside it for ever.
@@ -281,9 +281,9 @@ async fn a_queue_that_is_lost_is_formed_again() {
     redis.command(&["DEL", "tenure:queue:a"]);
     waiters(&client, "a", 2).await;
     assert!(redis.command(&["PTTL", "tenure:queue:a"]).parse::<i64>().unwrap() > 0, "it stays");
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     for waits in waiting {
-        within(PATIENCE, "both get it", waits).await.unwrap();
+        let _ = within(PATIENCE, "both get it", waits).await.unwrap();
     }
     assert_eq!(redis.command(&["EXISTS", "a", "tenure:queue:a", "tenure:waiters:a"]), "0");
 }
@@ -296,11 +296,11 @@ async fn a_lock_that_is_handed_over_is_a_whole_one() {
     let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
     let waiting = tokio::spawn(client.lock("a").ttl(LONG).label("the next").acquire());
     waiters(&client, "a", 1).await;
-    // As after a failover to a replica that has not seen the last grants; whoever connects anew does so to let go.
-    redis.command(&["SET", "tenure:token", "1000000000000001"]);
-    redis.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+    // As after a failover to a replica that has not seen the last grants.
+    redis.command(&["DEL", "tenure:sequence"]);
+    redis.command(&["XADD", "tenure:sequence", "MAXLEN", "0", "1000000000000-1", "t", "1"]);
     let before = held.token().unwrap();
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     let next = within(PATIENCE, "the next one gets it", waiting).await.unwrap().unwrap();
     assert!(next.token().unwrap() > before, "{:?} is not above {before:?}", next.token());
     let seen = client.inspect("a").await.unwrap();
@@ -310,7 +310,7 @@ async fn a_lock_that_is_handed_over_is_a_whole_one() {
     let left_ms = || redis.command(&["PTTL", "a"]).parse::<u128>().unwrap();
     eventually("it is renewed", || left_ms() > LONG.as_millis() / 2);
     assert!(next.check().is_ok());
-    next.release().await.unwrap();
+    let _ = next.release().await.unwrap();
     assert_eq!(redis.command(&["EXISTS", "a"]), "0");
 }
 
@@ -322,7 +322,7 @@ async fn a_fixed_lease_is_not_shorter_for_one_who_waited() {
     let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
     let waiting = tokio::spawn(client.lock("a").ttl(LONG).renew(false).acquire());
     waiters(&client, "a", 1).await;
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     let next = within(PATIENCE, "the next one gets it", waiting).await.unwrap().unwrap();
     let left_ms = redis.command(&["PTTL", "a"]).parse::<u128>().unwrap();
     assert!(left_ms > LONG.as_millis() / 2, "{left_ms} ms are left");
@@ -348,7 +348,105 @@ async fn a_message_of_another_time_is_no_grant() {
     eventually("it asks", || entry() != before);
     assert!(!waiting.is_finished(), "two hold");
     let before = held.token();
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     let next = within(PATIENCE, "the next one gets it", waiting).await.unwrap().unwrap();
     assert!(next.token() > before && next.token().unwrap().get() < 9_000_000_000_000_000);
+}
+
+/// While it waits for another program's lock, the first in line looks more often than the others. If it goes away, the next one does.
+#[tokio::test(flavor = "multi_thread")]
+async fn when_the_first_in_line_gives_up_the_next_one_looks_at_a_foreign_lock() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    redis.command(&["SET", "a", "another program's"]);
+    let first = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+    waiters(&client, "a", 1).await;
+    let second = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+    waiters(&client, "a", 2).await;
+    let grant = redis.command(&["LINDEX", "tenure:queue:a", "1"]);
+    let messages = redis.calls("publish");
+    first.abort();
+    waiters(&client, "a", 1).await;
+    assert_eq!(redis.command(&["LINDEX", "tenure:queue:a", "0"]), grant);
+    assert_eq!(redis.calls("publish"), messages + 1, "the next one is told that it is first");
+    redis.command(&["DEL", "a"]);
+    drop(within(PATIENCE, "the next one gets it", second).await.unwrap().unwrap());
+}
+
+/// The same if the first in line was killed: its place ends when it has not asked again for a while.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_waiter_does_not_stay_first_in_line_for_a_foreign_lock() {
+    let redis = Redis::start();
+    let client = connect(&redis.url()).await;
+    redis.command(&["SET", "a", "another program's"]);
+    let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+    waiters(&client, "a", 1).await;
+    let (dead, grant) = (format!("{:032x}", 1), redis.command(&["LINDEX", "tenure:queue:a", "0"]));
+    redis.command(&["HSET", "tenure:waiters:a", &dead, &entry_of_nobody(1)]);
+    redis.command(&["LPUSH", "tenure:queue:a", &dead]);
+    eventually("the other one is first", || redis.command(&["LINDEX", "tenure:queue:a", "0"]) == grant);
+    redis.command(&["DEL", "a"]);
+    drop(within(PATIENCE, "it gets it", waiting).await.unwrap().unwrap());
+}
+
+/// When a lock has been handed on for long enough, it is free for a moment: for other programs, and for requests that do not wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_was_handed_on_for_long_is_offered_to_others_and_then_to_the_first_in_line() {
+    for fair in [false, true] {
+        let redis = Redis::start();
+        let client = connect(&format!("{}?fair={fair}", redis.url())).await;
+        let other = connect(&redis.url()).await;
+        let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+        let second = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+        waiters(&client, "a", 1).await;
+        let _ = held.release().await.unwrap();
+        let second = within(PATIENCE, "the second gets it", second).await.unwrap().unwrap();
+        let third = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+        waiters(&client, "a", 1).await;
+        // As it would be after some seconds.
+        let text = redis.command(&["GET", "a"]);
+        let (before, after) =
+            text.split_once("{\"yields_at\":").expect("a lock that was handed over says it");
+        let (_, after) = after.split_once(',').unwrap();
+        redis.command(&["SET", "a", &format!("{before}{{\"yields_at\":1,{after}"), "KEEPTTL"]);
+        let messages = redis.calls("publish");
+        let _ = second.release().await.unwrap();
+        assert_eq!(redis.calls("publish"), messages + 1, "the first in line is told when to come");
+        // The offer lasts until the test ends it, or is over already on a slow machine.
+        if redis.command(&["SET", "tenure:next:a", "*", "XX", "PX", "600000"]) == "OK"
+            && redis.command(&["EXISTS", "a"]) == "0"
+        {
+            let comes = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+            waiters(&client, "a", 2).await;
+            assert!(!comes.is_finished() && !third.is_finished(), "a request that waits has taken it");
+            let tried = other.lock("a").try_acquire().await.unwrap().expect("it is free for others");
+            let _ = tried.release().await.unwrap();
+            match client.lock("a").try_acquire().await.unwrap() {
+                Some(_) if fair => panic!("with `fair`, it came before the first in line"),
+                Some(tried) => drop(tried.release().await.unwrap()),
+                None => assert!(fair, "it is free for others"),
+            }
+            assert_eq!(redis.command(&["SET", "a", "another program's", "NX"]), "OK");
+            redis.command(&["DEL", "a", "tenure:next:a"]);
+            let third = within(PATIENCE, "the first in line gets it", third).await.unwrap().unwrap();
+            assert!(!comes.is_finished(), "two have it");
+            let _ = third.release().await.unwrap();
+            let _ = within(PATIENCE, "the next one gets it", comes)
+                .await
+                .unwrap()
+                .unwrap()
+                .release()
+                .await
+                .unwrap();
+        } else {
+            let _ = within(PATIENCE, "the first in line gets it", third)
+                .await
+                .unwrap()
+                .unwrap()
+                .release()
+                .await
+                .unwrap();
+        }
+        assert_eq!(redis.command(&["EXISTS", "a", "tenure:queue:a", "tenure:waiters:a"]), "0");
+    }
 }

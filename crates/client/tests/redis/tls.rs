@@ -43,7 +43,7 @@ async fn a_certificate_is_checked_by_its_authority() {
     let client = connect(&tls.url(&[("ca", &tls.file("ca.pem"))])).await;
     let guard = client.lock("a").acquire().await.unwrap();
     assert!(client.lock("a").try_acquire().await.unwrap().is_none());
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
 
     let refused = refusal(&tls.url(&[])).await;
     assert!(refused.contains("certificate") && refused.contains("?ca="), "{refused}");

@@ -121,7 +121,7 @@ async fn one_of_many_that_somebody_waits_for_is_handed_over() {
     assert!(release(guards).await.iter().all(|released| *released == Release::Released));
     assert_eq!(redis.calls("publish"), messages + waiting.len(), "each of them is told");
     for got in waiting {
-        got.await.unwrap().unwrap().release().await.unwrap();
+        let _ = got.await.unwrap().unwrap().release().await.unwrap();
     }
     eventually("all are free", || redis.command(&["KEYS", "lock/*"]).is_empty());
 }
@@ -152,7 +152,7 @@ async fn who_asks_after_many_is_served_after_them() {
     let client = connect(&redis.url()).await;
     let lock_last = || client.lock(name(MANY - 1)).wait(Wait::Try).acquire();
     // Redis knows the script.
-    lock_last().await.unwrap().release().await.unwrap();
+    let _ = lock_last().await.unwrap().release().await.unwrap();
     let last = async { lock_last().await.map(drop) };
     // All in one step, the many first.
     let (guards, last) = unconstrained(async { tokio::join!(all(&client, MANY), last) }).await;
@@ -190,7 +190,7 @@ fn many_who_go_away_from_a_runtime_that_stands_still_leave_nothing() {
     eventually("they are given up", || redis.calls("evalsha") >= scripts + 3 * MORE);
     assert_eq!(redis.calls("set"), sets, "nothing has arrived");
     // Behind all of them.
-    elsewhere.block_on(async { client.lock("a").acquire().await.unwrap().release().await.unwrap() });
+    let _ = elsewhere.block_on(async { client.lock("a").acquire().await.unwrap().release().await.unwrap() });
     assert!(redis.calls("set") > sets + MORE / 2, "they have arrived");
     assert_eq!(redis.command(&["KEYS", "lock/*"]), "");
 }

@@ -1,6 +1,5 @@
 //! How a lock is got, and waited for.
 
-use std::borrow::Cow;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -10,15 +9,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use redis::Value as Answer;
-use tenure_table::{FencingToken, LockName, Mode, Value};
+use tenure_table::{FencingToken, Mode, Value};
 
-use super::crowd::Claim;
 use super::fault::{Fault, What};
-use super::handed;
+use super::handed::{self, WakeMessage};
 use super::link::{Answered, Freeing, Request};
-use super::relay::{self, Baton, Standing, Told};
 use super::scripts::Call;
 use super::take::Taken;
+use super::undo::Undone;
 use super::way::Way;
 use super::{RedisEngine, milliseconds, scripts, term};
 use crate::clock::BootTime;
@@ -100,17 +98,9 @@ impl RedisEngine {
         details: String,
     ) -> Result<Granted, AcquireError> {
         let taken = matches!(begun, Begun::Taken);
-        let mut attempt =
-            Attempt { key, taken, queued: false, sent_on: None, answered: true, claim: None, waiter: None };
-        if let Some(grant) = self.relays.granted(&request) {
-            // Redis is to know it, and then answers so. If it has lost the lock, it waits like everybody.
-            self.be_known(&attempt.key, &grant).await?;
-        }
+        let mut attempt = Attempt { key, taken, queued: false, sent_on: None, answered: true, waiter: None };
         let first = match begun {
             Begun::Asked(asked) => asked,
-            Begun::Busy if self.is_plain(&request) && self.crowd.awaits(&request, self.now()) => {
-                self.join_crowd(&request, &details, &mut attempt)
-            }
             Begun::Busy => self.ask_in_queue(&request, &details, &mut attempt).await,
             Begun::Nothing | Begun::Taken => {
                 self.ask_once(&request, &attempt.key, &details, Place::None).await
@@ -161,7 +151,7 @@ impl RedisEngine {
                 attempt.sent_on = Some(way);
                 return Err(request.not_got());
             };
-            attempt.answered = answer.is_ok();
+            attempt.answered = !answer.as_ref().is_err_and(|fault| fault.what.is_silence());
             let pause = match answer {
                 Ok(Said::Granted(token, value)) => {
                     return Ok(granted(request, sent_at, token, value));
@@ -193,15 +183,24 @@ impl RedisEngine {
                 return Err(request.not_got());
             }
             if let Some(waiter) = &attempt.waiter {
-                let look_again = request.wait.or_at(self.now() + pause);
-                let told = tokio::select! {
-                    biased;
-                    () = request.cancel.cancelled() => return Err(request.not_got()),
-                    told = waiter.woken() => told.filter(|_| attempt.answered),
-                    () = self.context.clock.sleep_until(look_again) => None,
-                };
-                if let Some(granted) = told.and_then(|told| self.relays.accept(told, request, sent_at)) {
-                    return Ok(granted);
+                let mut look_again = request.wait.or_at(self.now() + pause);
+                loop {
+                    let message = tokio::select! {
+                        biased;
+                        () = request.cancel.cancelled() => return Err(request.not_got()),
+                        message = waiter.woken() => message,
+                        () = self.context.clock.sleep_until(look_again) => WakeMessage::Ask,
+                    };
+                    match message {
+                        WakeMessage::AskAfter(pause) => look_again = look_again.min(self.now() + pause),
+                        WakeMessage::Handed(handed) if attempt.answered => {
+                            match handed.accept(sent_at, self.now()) {
+                                Some(granted) => return Ok(granted),
+                                None => break,
+                            }
+                        }
+                        WakeMessage::Handed(_) | WakeMessage::Ask => break,
+                    }
                 }
             }
             asked = self.ask_in_queue(request, details, attempt).await;
@@ -209,8 +208,6 @@ impl RedisEngine {
     }
 
     async fn ask_in_queue(&self, request: &AcquireRequest, details: &str, attempt: &mut Attempt) -> Asked {
-        // It must not be put there when it stands there already, or has had its turn.
-        self.settle_claim(attempt).await;
         if request.cancel.is_cancelled()
             && let Some(way) = attempt.sent_on.clone()
         {
@@ -225,18 +222,6 @@ impl RedisEngine {
         self.ask_once(request, &attempt.key, details, place).await
     }
 
-    /// It is not asked for now, since it is known what the answer would be.
-    fn join_crowd(&self, request: &AcquireRequest, details: &str, attempt: &mut Attempt) -> Asked {
-        let (sent_at, way) = (self.now(), self.link.present_way());
-        let AcquireRequest { grant, owner, mode, .. } = request;
-        let offer = handed::offer(request, sent_at);
-        let entry = format!("{mode} {owner} {} {offer} {details}", self.wakeups.client());
-        attempt.waiter = Some(self.wakeups.register(*grant, &request.name));
-        attempt.claim = Some(self.crowd.join(attempt.key.clone(), way.clone(), *grant, entry));
-        let busy = Busy { expires_in: None, is_first: false, wakes: true };
-        Asked { sent_at, way, place: Place::Kept, answer: Some(Ok(Said::Busy(busy))) }
-    }
-
     fn call(
         &self,
         request: &AcquireRequest,
@@ -247,11 +232,14 @@ impl RedisEngine {
     ) -> Call {
         let AcquireRequest { grant, owner, mode, reenter, .. } = request;
         let (reenters, fair) = (u8::from(*reenter), u8::from(self.address.fair));
+        let waits = !matches!(request.wait, WaitUntil::Try);
         let who = format_args!("{grant} {owner} {mode} {reenters} {fair}");
+        let is_usual = (*mode, reenters, fair) == (Mode::Ex, 0, 0);
         let who = match place {
-            Place::None if (*mode, reenters, fair) == (Mode::Ex, 0, 0) => format!("{grant} {owner}"),
-            Place::None => format!("{who} -"),
-            Place::Deaf => format!("{who} ?"),
+            Place::None if is_usual && waits => format!("{grant} {owner} ?"),
+            Place::None if is_usual => format!("{grant} {owner}"),
+            Place::None if !waits => format!("{who} -"),
+            Place::None | Place::Deaf => format!("{who} ?"),
             Place::Kept => format!("{who} {} {}", self.wakeups.client(), handed::offer(request, sent_at)),
         };
         let mut script = Call::new(&scripts::ACQUIRE, key);
@@ -260,73 +248,44 @@ impl RedisEngine {
     }
 
     async fn ask(&self, way: &Way, script: &Call) -> Result<Said, Fault> {
-        let asking = pin!(self.link.ask(way, Request::Granting(script)));
+        let asking = pin!(self.link.ask(way, Request::Script(script)));
         let answer: Answer = self.link.within(self.limit, asking).await?.answer;
         Said::read(&answer).ok_or_else(|| self.link.is_confused(&answer))
     }
 
-    /// Frees what a grant holds, and takes it out of the queue; whether it held. Who gets it here is told at once.
+    /// Releases what a grant holds, and takes it out of the queue; whether it held. A waiter of this client that gets the lock is told at once.
     pub(super) async fn let_go(&self, key: &str, grant: &Grant) -> Result<bool, Fault> {
-        let before = match self.relays.pass_on(grant.id) {
-            None => return Ok(true),
-            Some(Standing::Known) => Vec::new(),
-            Some(Standing::After(before)) => before,
-            Some(Standing::HasLetGo) => return Ok(false),
-        };
-        let here = self.here(&grant.name);
-        let freeing = Freeing { key, grant: grant.id, here: &here, before: &before };
-        let (way, sent_at) = (self.link.present_way(), self.now());
-        let asking = pin!(self.link.ask(&way, Request::Freeing(freeing)));
-        let freed = match self.link.within(self.limit, asking).await {
+        let here = self.wakeups.anybody_waits_for(&grant.name).then(|| self.wakeups.client());
+        let way = self.link.present_way();
+        let freeing = Request::Freeing(Freeing { key, grant: grant.id, here });
+        let asking = pin!(self.link.ask(&way, freeing));
+        match self.link.within(self.limit, asking).await {
             Ok(Answered { answer: Answer::BulkString(message), .. }) => {
-                let baton = str::from_utf8(&message).ok().and_then(|text| Baton::parse(text, key, sent_at));
-                self.wakeups.wake(&message, baton);
-                true
+                self.wakeups.wake(&message);
+                Ok(true)
             }
             // One that was sent a second time and finds nothing has done it the first time.
-            Ok(Answered { answer, repeated }) => repeated || answer == Answer::Int(1),
+            Ok(Answered { answer, repeated }) => Ok(repeated || answer == Answer::Int(1)),
             // What stands there now is no lock, so this grant does not hold.
-            Err(fault) if fault.what == What::WrongType => false,
-            Err(fault) => return Err(fault),
-        };
-        if !before.is_empty() {
-            self.relays.is_over(grant.id);
-        }
-        Ok(freed)
-    }
-
-    /// To whom here a lock may go that is released.
-    fn here(&self, name: &LockName) -> Cow<'_, str> {
-        let waiting = self.wakeups.how_many_wait_for(name);
-        match (waiting, relay::most(waiting)) {
-            (0, _) => Cow::Borrowed(""),
-            (_, 0) => Cow::Borrowed(self.wakeups.client()),
-            (_, most) => Cow::Owned(format!("{} {most}", self.wakeups.client())),
-        }
-    }
-
-    /// Waits until nothing more becomes of what was asked for together with others.
-    async fn settle_claim(&self, attempt: &mut Attempt) {
-        if let Some(claim) = attempt.claim.take() {
-            let way = claim.way().clone();
-            if !self.crowd.is_settled(claim).await {
-                (attempt.sent_on, attempt.answered) = (Some(way), false);
-            }
+            Err(fault) if fault.what == What::WrongType => Ok(false),
+            Err(fault) => Err(fault),
         }
     }
 
     /// Leaves the queue, and gives back what may have been granted without our having heard of it.
-    async fn undo(&self, mut attempt: Attempt, request: &AcquireRequest) {
-        // Who does not wait any more is not put into the queue any more; who may have been is taken out after that.
-        attempt.waiter = None;
-        self.settle_claim(&mut attempt).await;
+    async fn undo(&self, attempt: Attempt, request: &AcquireRequest) {
+        drop(attempt.waiter);
         if !attempt.taken && !attempt.queued && attempt.sent_on.is_none() {
             return;
         }
         let undo = self.undoing.of(attempt.key, request.grant, request.ttl.get());
         // If Redis answers, or if nobody waits any more: now, so that nothing is left when this has ended.
         let undone = match &attempt.sent_on {
-            Some(way) if request.cancel.is_cancelled() && undo.behind(way).await => return,
+            Some(way) if request.cancel.is_cancelled() => match undo.behind_or_once(way).await {
+                Undone::Behind => return,
+                Undone::Once => true,
+                Undone::Not => false,
+            },
             _ if attempt.answered || request.cancel.is_cancelled() => undo.once().await,
             _ => false,
         };
@@ -378,9 +337,7 @@ struct Attempt {
     sent_on: Option<Way>,
     /// Whether Redis answered when it was last asked.
     answered: bool,
-    /// The place that it is to get with others, if it came to a crowd.
-    claim: Option<Claim>,
-    waiter: Option<Waiter<Option<Told>>>,
+    waiter: Option<Waiter<WakeMessage>>,
 }
 
 impl Said {

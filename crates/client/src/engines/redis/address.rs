@@ -277,8 +277,9 @@ mod tests {
         for (url, said) in [
             ("redis:h", "`//`"),
             ("redis://", "a host and a port"),
-            ("redis://h:0", "a host and a port"),
-            ("redis://me:secret@h:x", "a host and a port"),
+            ("redis://h:0", "the port is not a number from 1 to 65535"),
+            ("redis://h:99999", "the port is not a number from 1 to 65535"),
+            ("redis://me:secret@h:x", "the port is not"),
             ("redis://me:secret", "a host and a port"),
             ("redis://me:abc?secret@h", "a host and a port"),
             ("redis://me?secret@h", "no option"),

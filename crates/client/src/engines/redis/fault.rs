@@ -1,8 +1,9 @@
-//! What Redis says when it says no, in words that say what to do.
+//! Errors of Redis and of the connection to it: what they mean for a request, and what to do about them.
 
 use redis::RedisError;
 
-use crate::error::{AcquireError, BreakError, EngineError, InspectError, ReleaseError};
+use crate::engines::authority::is_unknown_host;
+use crate::error::{AcquireError, BreakError, Cause, EngineError, InspectError, ReleaseError};
 
 /// Why a request has no answer, or not the one that it asked for.
 #[derive(Debug)]
@@ -31,16 +32,38 @@ impl What {
 }
 
 impl Fault {
-    /// There is no connection, for the reason that opening it gave.
-    pub(super) fn not_connected(engine: &'static str, what: What, message: String) -> Self {
-        let cause = None;
-        if what.is_silence() {
-            return Self { what: What::NotSent, error: EngineError::Unreachable { engine, message, cause } };
-        }
-        Self { what, error: EngineError::Refused { engine, message, cause } }
+    /// The same fault once more: all requests that wait for a connection are told why there is none.
+    pub(super) fn again(&self) -> Self {
+        let cause = |cause: &Option<Cause>| -> Option<Cause> {
+            let error = cause.as_ref()?.downcast_ref::<RedisError>()?.clone();
+            Some(error.into())
+        };
+        let error = match &self.error {
+            EngineError::Unreachable { engine, message, cause: behind } => {
+                EngineError::Unreachable { engine, message: message.clone(), cause: cause(behind) }
+            }
+            EngineError::Denied { engine, message, cause: behind } => {
+                EngineError::Denied { engine, message: message.clone(), cause: cause(behind) }
+            }
+            EngineError::NotFound { engine, message, cause: behind } => {
+                EngineError::NotFound { engine, message: message.clone(), cause: cause(behind) }
+            }
+            EngineError::Refused { engine, message, cause: behind } => {
+                EngineError::Refused { engine, message: message.clone(), cause: cause(behind) }
+            }
+            EngineError::Damaged { .. } | EngineError::Unsupported(_) | EngineError::Closed => {
+                EngineError::Closed
+            }
+        };
+        Self { what: self.what, error }
     }
 
-    /// The same, of a request that was sent before and not answered, if it was.
+    /// There is no connection, for this reason: nothing was asked.
+    pub(super) fn not_sent(self) -> Self {
+        Self { what: if self.what.is_silence() { What::NotSent } else { self.what }, ..self }
+    }
+
+    /// The same of a request that was sent before and not answered, if it was.
     pub(super) fn after(self, sent_before: bool) -> Self {
         let what = if sent_before && self.what != What::WrongType { What::NoAnswer } else { self.what };
         Self { what, ..self }
@@ -64,30 +87,27 @@ impl Fault {
         Self { what: What::Refused, error: EngineError::Refused { engine, message, cause } }
     }
 
+    fn denied(engine: &'static str, message: String, cause: RedisError) -> Self {
+        let cause = Some(cause.into());
+        Self { what: What::Refused, error: EngineError::Denied { engine, message, cause } }
+    }
+
+    fn not_found(engine: &'static str, message: String, cause: RedisError) -> Self {
+        let cause = Some(cause.into());
+        Self { what: What::Refused, error: EngineError::NotFound { engine, message, cause } }
+    }
+
     /// What an error of the client crate means.
     pub(in crate::engines) fn of(engine: &'static str, at: &str, error: RedisError) -> Self {
+        let said = words(&error);
         let Some(code) = code(&error) else {
-            let is_io = error.is_io_error() || error.is_connection_dropped() || error.is_timeout();
-            if is_io && is_certificate(&error) {
-                let message = format!(
-                    "{at} shows a certificate that is not trusted: give the file of its authority as `?ca=`"
-                );
-                return Self::refused(engine, message, Some(error));
-            }
-            if is_io {
-                let message =
-                    format!("{at} does not answer: see whether it runs, and whether this host may reach it");
-                return Self::no_answer(engine, message, Some(error));
-            }
-            let login = error.kind() == redis::ErrorKind::AuthenticationFailed;
-            let advice = if login { "check user and password in the URL" } else { "see what it says" };
-            return Self::refused(engine, format!("{at} does not do it: {advice}"), Some(error));
+            return Self::without_code(engine, at, &said, error);
         };
         let advice = match code {
-            "NOAUTH" => "it asks for a password: put it into the URL, as in `redis://user:password@host`",
-            "WRONGPASS" => "user or password is wrong: correct the URL",
+            "NOAUTH" => "put the login into the URL, as in `redis://user:password@host`",
+            "WRONGPASS" => "check user and password in the URL",
             "NOPERM" => {
-                "this user may not do it: allow it the keys of the locks and `tenure:*`, the channels `tenure:wake:*`, and scripts"
+                "allow this user the keys of the locks and `tenure:*`, the channels `tenure:wake:*`, and scripts"
             }
             "READONLY" => "it is a read-only replica: connect to its master",
             "OOM" => {
@@ -98,7 +118,7 @@ impl Fault {
             "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" => CLUSTER,
             "WRONGTYPE" => {
                 let message = format!(
-                    "the key of this lock at {at} is something else than a lock: choose another name, or `?prefix=` for all locks"
+                    "the key of this lock at {at} is not a lock ({said}): choose another name, or `?prefix=` for all locks"
                 );
                 let cause = Some(error.into());
                 return Self {
@@ -108,11 +128,56 @@ impl Fault {
             }
             // It will answer later.
             _ => {
-                let message = format!("{at} is busy ({code}): try again");
+                let message = format!("{at} is busy ({said}): try again");
                 return Self::no_answer(engine, message, Some(error));
             }
         };
-        Self::refused(engine, format!("{at} does not do it: {advice}"), Some(error))
+        let message = format!("{at} answered `{said}`: {advice}");
+        match code {
+            "NOAUTH" | "WRONGPASS" | "NOPERM" => Self::denied(engine, message, error),
+            _ => Self::refused(engine, message, Some(error)),
+        }
+    }
+
+    /// The same of an error without one of the [codes](CODES).
+    fn without_code(engine: &'static str, at: &str, said: &str, error: RedisError) -> Self {
+        let is_io = error.is_io_error() || error.is_connection_dropped() || error.is_timeout();
+        if is_io && said.contains("certificate") {
+            let message = format!(
+                "the certificate of {at} is not trusted ({said}): give the file of its authority as `?ca=`"
+            );
+            return Self::refused(engine, message, Some(error));
+        }
+        if is_io && is_unknown_host(said) {
+            let message = format!("{at} ({said}): check the host in the URL");
+            // A client that was connected before keeps its place in a queue while the name is not found.
+            return Self { what: What::NotSent, ..Self::not_found(engine, message, error) };
+        }
+        if is_io {
+            let message =
+                format!("{at} does not answer ({said}): check that it runs, and that this host can reach it");
+            return Self::no_answer(engine, message, Some(error));
+        }
+        if error.kind() == redis::ErrorKind::AuthenticationFailed {
+            let message = format!("{at} rejected user or password: check the login in the URL");
+            return Self::denied(engine, message, error);
+        }
+        if said.contains("DB index is out of range") {
+            let message = format!(
+                "{at} answered `{said}`: check the number of the database in the URL, or raise `databases` of the server"
+            );
+            return Self::not_found(engine, message, error);
+        }
+        Self::refused(engine, format!("{at} answered `{said}`"), Some(error))
+    }
+}
+
+/// What the server or the system said.
+fn words(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        (None, Some(detail)) => detail.to_owned(),
+        (_, None) => error.to_string(),
     }
 }
 
@@ -146,24 +211,6 @@ fn code(error: &RedisError) -> Option<&'static str> {
             || text.contains(&format!("-{code} "))
             || text.contains(&format!(" {code}: "))
     })
-}
-
-/// What an error says, with all that is behind it.
-pub(super) fn text(error: &EngineError) -> String {
-    let mut text = match error {
-        EngineError::Unreachable { message, .. } | EngineError::Refused { message, .. } => message.clone(),
-        other => other.to_string(),
-    };
-    let mut cause = std::error::Error::source(error);
-    while let Some(behind) = cause {
-        text = format!("{text}: {behind}");
-        cause = behind.source();
-    }
-    text
-}
-
-fn is_certificate(error: &RedisError) -> bool {
-    error.to_string().contains("certificate")
 }
 
 macro_rules! fault_into {

@@ -32,7 +32,30 @@ pub(super) fn lease(request: &AcquireRequest) -> Option<Duration> {
     is_handed.then(|| Duration::from_millis(milliseconds(request.ttl).min(LONGEST_MS)))
 }
 
-/// What the message says.
+/// What a message says to a waiter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum WakeMessage {
+    /// It is to ask for the lock.
+    #[default]
+    Ask,
+    /// It is to ask after this time: until then, the lock is offered to other programs.
+    AskAfter(Duration),
+    /// It has got the lock.
+    Handed(Handed),
+}
+
+impl WakeMessage {
+    /// `TOKEN STAMP LEASE`, or `MS`, or nothing.
+    pub(super) fn parse(text: &str) -> Self {
+        match (Handed::parse(text), text.parse()) {
+            (Some(handed), _) => Self::Handed(handed),
+            (None, Ok(ms)) => Self::AskAfter(Duration::from_millis(ms) + MARGIN),
+            (None, Err(_)) => Self::Ask,
+        }
+    }
+}
+
+/// A lock that was handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Handed {
     token: FencingToken,
@@ -42,8 +65,7 @@ pub(super) struct Handed {
 }
 
 impl Handed {
-    /// `TOKEN STAMP LEASE`; nothing, if it is only to ask.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         let mut numbers = text.split(' ').map(str::parse);
         let mut number = || numbers.next()?.ok();
         let token = FencingToken::new(number()?);
@@ -84,8 +106,9 @@ mod tests {
 
     #[test]
     fn what_is_no_grant_is_a_reason_to_ask() {
-        for text in ["", "17", "17 5", "x 5 5", "17 5 -1", "99999999999999999999999 5 5"] {
-            assert_eq!(Handed::parse(text), None, "{text}");
+        for text in ["", "17 5", "x 5 5", "17 5 -1", "99999999999999999999999 5 5"] {
+            assert_eq!(WakeMessage::parse(text), WakeMessage::Ask, "{text}");
         }
+        assert_eq!(WakeMessage::parse("17"), WakeMessage::AskAfter(Duration::from_millis(17) + MARGIN));
     }
 }

@@ -22,6 +22,7 @@ use super::fault::{CLUSTER, Fault, What};
 use super::scripts::{self, Call};
 use super::together::{self, answer_of};
 use super::way::{Connected, Gather, State, Way};
+use crate::error::EngineError;
 
 /// So many runtimes have connections of their own; all others share the client's.
 const MOST_WAYS: usize = 64;
@@ -51,9 +52,7 @@ pub(in crate::engines) struct Link {
 #[derive(Clone, Copy)]
 pub(in crate::engines) enum Request<'a> {
     Script(&'a Call),
-    /// One that gives a token: none that a connection gives is behind the date at which it was made.
-    Granting(&'a Call),
-    /// Commands that give one. If they were sent twice, their answers do not say what they did.
+    /// Commands that take a lock. If they were sent twice, their answers do not say what they did.
     Taking(&'a (dyn Fn() -> Vec<Cmd> + Sync)),
     Command(&'a Cmd),
     Commands(&'a Pipeline),
@@ -66,24 +65,23 @@ pub(in crate::engines) enum Request<'a> {
 pub(in crate::engines) struct Freeing<'a> {
     pub(super) key: &'a str,
     pub(super) grant: GrantId,
-    /// To whom it may go, if others of this client wait for it (see `release_alone.lua`); else nothing.
-    pub(super) here: &'a str,
-    /// Who had it before and passed it on (see `relay`).
-    pub(super) before: &'a [GrantId],
+    /// This client, if others of it wait for the lock: the next holder may be one of them (see `release_here.lua`).
+    pub(super) here: Option<&'a str>,
 }
 
 impl Freeing<'_> {
     /// Releases it with others, if they are sent together; whether it was.
     async fn with_others(self, way: &Way) -> Result<bool, RedisError> {
-        let is_simple = self.here.is_empty() && self.before.is_empty();
-        let are_there = is_simple && (way.together.is_waiting() || way.is_busy());
+        let are_there = self.here.is_none() && (way.together.is_waiting() || way.is_busy());
         Ok(are_there && together::release(way, self.key, self.grant).await?)
     }
 
-    fn script(self, way: &Way) -> Call {
-        // One of this client's can get it only by a connection through which the counter of tokens was brought up to the date.
-        let here = if way.has_risen() { self.here } else { "" };
-        scripts::release_after(self.key, self.grant, here, self.before)
+    fn script(self) -> Call {
+        let mut script = scripts::release(self.key, self.grant);
+        if let Some(here) = self.here {
+            script.arg(here);
+        }
+        script
     }
 }
 
@@ -94,19 +92,16 @@ impl Request<'_> {
         way: &Way,
         connection: &mut MultiplexedConnection,
     ) -> Result<T, RedisError> {
-        if matches!(self, Request::Granting(_) | Request::Taking(_)) && !way.has_risen() {
-            Box::pin(way.rise(connection)).await?;
-        }
         let _under_way = way.sends();
         let release;
         let (command, script) = match self {
-            Request::Granting(script) | Request::Script(script) => (script.command(), Some(script)),
+            Request::Script(script) => (script.command(), Some(script)),
             Request::Command(command) => (command, None),
             Request::Freeing(freeing) => {
                 if freeing.with_others(way).await? {
                     return Ok(redis::from_redis_value(Answer::Int(1))?);
                 }
-                release = freeing.script(way);
+                release = freeing.script();
                 (release.command(), Some(&release))
             }
             Request::Commands(commands) => {
@@ -116,7 +111,7 @@ impl Request<'_> {
         };
         match (answer_of(command, way, connection).await, script) {
             (Err(error), Some(script)) if scripts::is_unknown(&error) => {
-                Box::pin(script.load_and_send(way, connection)).await
+                Box::pin(async { answer_of(&script.whole(), way, connection).await }).await
             }
             (answer, _) => answer,
         }
@@ -198,27 +193,16 @@ impl Link {
         self.on_way(way, Repeat::Harmless, request)
     }
 
-    /// Runs a script behind all that was sent on a way before, within this time. Nothing, if that way has broken.
-    pub(super) async fn script_behind<T: FromRedisValue>(
-        &self,
-        way: &Way,
-        limit: Duration,
-        script: &Call,
-    ) -> Option<T> {
-        let mut connection = way.connection()?;
-        let sent = async { Ok(Request::Script(script).send(way, &mut connection).await.ok()) };
-        self.within(limit, sent).await.ok().flatten()
-    }
-
-    /// The same with one that undoes what was sent, which it follows also if that is late.
+    /// Runs a script that undoes a request behind that request, on the same connection. `None` if that connection has broken, or does not
+    /// answer within this time: the script still follows the request then.
     pub(super) async fn undo_behind<T: FromRedisValue>(
         &self,
         way: &Way,
         limit: Duration,
         script: &Call,
     ) -> Option<T> {
-        let mut connection = way.connection()?;
-        let sent = async { Ok(script.send_in_any_case(way, &mut connection).await.ok()) };
+        way.connection()?;
+        let sent = async { Ok(script.send_in_any_case(way).await.ok()) };
         self.within(limit, sent).await.ok().flatten()
     }
 
@@ -242,9 +226,14 @@ impl Link {
 
     /// Connects, if it is not connected: to see whether that can be done.
     pub(in crate::engines) async fn reach(self: &Arc<Self>, limit: Duration) -> Result<(), Fault> {
-        self.within(limit, self.on_a_way::<()>(Repeat::Harmless, Request::Command(&redis::cmd("PING"))))
-            .await?;
-        Ok(())
+        let ping = redis::cmd("PING");
+        let reached =
+            self.within(limit, self.on_a_way::<()>(Repeat::Harmless, Request::Command(&ping))).await;
+        if reached.is_err() {
+            // A connection that is still being opened is not waited for.
+            self.close();
+        }
+        reached.map(drop)
     }
 
     /// A connection that hears what is published.
@@ -277,14 +266,14 @@ impl Link {
 
     /// It answered with something that is no answer to what was asked.
     pub(in crate::engines) fn is_confused(&self, answer: &Answer) -> Fault {
-        let message = format!("{} gave an answer that is none: {answer:?}", self.at);
+        let message = format!("{} gave an answer of another kind: {answer:?}", self.at);
         Fault::refused(self.engine, message, None)
     }
 
     /// It did not answer in this time.
     pub(in crate::engines) fn is_silent(&self, limit: Duration) -> Fault {
         let message = format!(
-            "{} did not answer within {limit:?}: see whether it runs, and whether this host may reach it",
+            "{} did not answer within {limit:?}: check that it runs, and that this host can reach it",
             self.at
         );
         Fault::no_answer(self.engine, message, None)
@@ -377,11 +366,17 @@ impl Link {
         }
         let (send, state) = watch::channel(State::Opening);
         let link = self.clone();
-        // By a task of its own: whoever asked first need not go on asking.
+        // By a task of its own: whoever asked first need not go on asking. It ends when nobody wants the connection any more, since its timer
+        // ends with the client.
         runtime.spawn(async move {
-            send.send_replace(match link.within(CONNECT_LIMIT, link.connect()).await {
+            let opened = tokio::select! {
+                biased;
+                () = send.closed() => return,
+                opened = link.within(CONNECT_LIMIT, link.connect()) => opened,
+            };
+            send.send_replace(match opened {
                 Ok(connection) => State::Open(connection),
-                Err(Fault { what, error }) => State::Failed(what, super::fault::text(&error)),
+                Err(fault) => State::Failed(fault),
             });
         });
         let way = Connected::new(runtime.clone(), self.gather, state);
@@ -400,9 +395,9 @@ impl Link {
 
     /// A way with its connection: this one, or the client's own.
     async fn connection(self: &Arc<Self>, way: Way) -> Result<(Way, MultiplexedConnection), Fault> {
-        let failed = match way.opened().await {
+        let fault = match way.opened().await {
             Some(Ok(connection)) => return Ok((way, connection)),
-            Some(Err((what, message))) => (what, message),
+            Some(Err(fault)) => fault,
             None => {
                 // The runtime does not open connections, or does nothing any more: the client's own does it.
                 let own = self.own_way();
@@ -410,14 +405,13 @@ impl Link {
                 self.ways().push((Handle::current().id(), own.clone()));
                 match own.opened().await {
                     Some(Ok(connection)) => return Ok((own, connection)),
-                    Some(Err((what, message))) => (what, message),
-                    None => (What::NotSent, "the client was closed".to_owned()),
+                    Some(Err(fault)) => fault,
+                    None => Fault { what: What::NotSent, error: EngineError::Closed },
                 }
             }
         };
         self.forget(&way);
-        let (what, message) = failed;
-        Err(Fault::not_connected(self.engine, what, message))
+        Err(fault.not_sent())
     }
 
     async fn connect(&self) -> Result<MultiplexedConnection, Fault> {
@@ -451,7 +445,7 @@ impl Link {
                     "{at} is a Sentinel, which keeps no keys: connect to the master that it names (`SENTINEL get-master-addr-by-name`)"
                 ));
             }
-            Some("cluster") => return refused(format!("{at} does not do it: {CLUSTER}")),
+            Some("cluster") => return refused(format!("{at} cannot be used: {CLUSTER}")),
             _ => {}
         }
         if field("role") == Some("slave") {

@@ -6,21 +6,20 @@
 //!   no harm (`take`). No key of a lock is ever without a ttl.
 //! - **Readers, and an owner that holds from several places, also occupy the plain key.** All recipes and foreign clients exclude each
 //!   other by it, and by nothing else.
-//! - **A waiter has a place in a queue in Redis**, and whoever frees the lock hands it to the first who is there. With `?fair=true` only
-//!   that one gets it; without, whoever finds it free.
+//! - **A waiter has a place in a queue in Redis**, and a release hands the lock to the first waiter that is there. With `?fair=true` only
+//!   that one gets it; without, also a request that finds it free. A lock that has been handed on for some seconds is free for a moment, so
+//!   that other languages' locks get it too (`queue.lua`).
 //! - **What may have been done is undone**: a request whose answer was lost is released, on the same connection if that stands.
 //!
 //! What it assumes is that Redis keeps its memory, and that its clock does not jump: docs/engines/redis.md.
 
 mod acquire;
 pub(in crate::engines) mod address;
-mod crowd;
 pub(in crate::engines) mod entry;
 pub(in crate::engines) mod fault;
 mod handed;
 pub(in crate::engines) mod link;
 pub(in crate::engines) mod look;
-mod relay;
 pub(in crate::engines) mod scripts;
 mod take;
 mod together;
@@ -37,11 +36,9 @@ use redis::Value as Answer;
 use tenure_table::{FencingToken, GrantId, LockName, Mode, ModeSet};
 
 use self::address::{Address, Form, OWN_KEYS};
-use self::crowd::Crowd;
 use self::entry::Held;
 use self::fault::What;
 use self::link::{Link, Repeat};
-use self::relay::{Relays, Standing};
 use self::scripts::Call;
 use self::undo::Undoing;
 use self::wakeups::Wakeups;
@@ -70,8 +67,6 @@ pub struct RedisEngine {
     capabilities: Capabilities,
     context: EngineContext,
     wakeups: Arc<Wakeups>,
-    crowd: Arc<Crowd>,
-    relays: Arc<Relays>,
     undoing: Arc<Undoing>,
 }
 
@@ -124,9 +119,7 @@ impl RedisEngine {
         let wakeups = Wakeups::new(link.clone(), limit, context.clone());
         let undoing = Undoing::new(link.clone(), limit, context.clone());
         Ok(Arc::new(Self {
-            relays: Relays::new(wakeups.clone(), undoing.clone(), context.clock.clone()),
             undoing,
-            crowd: Crowd::new(link.clone(), limit, context.clone(), wakeups.clone()),
             wakeups,
             address,
             link,
@@ -143,39 +136,6 @@ impl RedisEngine {
 
     fn now(&self) -> BootTime {
         self.context.clock.now()
-    }
-
-    /// Renews what was passed on by those who had it before, if there were any. From then on, Redis knows who has it.
-    async fn renew_after(&self, key: &str, grant: &Grant, before: &[GrantId]) -> Result<Term, RenewError> {
-        let script = if before.is_empty() { &scripts::RENEW } else { &scripts::RENEW_AFTER };
-        let sent_at = self.now();
-        let mut script = Call::new(script, key);
-        script.arg(grant.id.to_string()).arg(milliseconds(grant.ttl));
-        script.arg(grant.token.map_or(0, FencingToken::get));
-        let lost = match self.link.script(self.limit, Repeat::Harmless, &script.grants(before)).await {
-            Ok(1) => return Ok(term(sent_at, grant.ttl)),
-            Ok(2) => LostReason::Broken,
-            Ok(_) => LostReason::Forgotten,
-            Err(fault) if fault.what == What::WrongType => LostReason::Forgotten,
-            Err(fault) => return Err(fault.error.into()),
-        };
-        self.relays.end_with(grant.id);
-        Err(RenewError::Lost(lost))
-    }
-
-    /// Before something is written under a lock: nobody gets it after this holder but by Redis, and Redis knows this holder. The reason, if it has
-    /// lost the lock.
-    async fn be_known(&self, key: &str, grant: &Grant) -> Result<Option<LostReason>, EngineError> {
-        let before = match self.relays.end_with(grant.id) {
-            Standing::Known => return Ok(None),
-            Standing::After(before) => before,
-            Standing::HasLetGo => return Ok(Some(LostReason::Forgotten)),
-        };
-        match self.renew_after(key, grant, &before).await {
-            Ok(_) => Ok(None),
-            Err(RenewError::Lost(reason)) => Ok(Some(reason)),
-            Err(RenewError::Engine(error)) => Err(error),
-        }
     }
 }
 
@@ -236,10 +196,16 @@ impl Engine for RedisEngine {
     fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>> {
         Box::pin(async move {
             let key = self.key(&grant.name)?;
-            match self.relays.standing(grant.id) {
-                Standing::Known => self.renew_after(&key, &grant, &[]).await,
-                Standing::After(before) => self.renew_after(&key, &grant, &before).await,
-                Standing::HasLetGo => Err(RenewError::Lost(LostReason::Forgotten)),
+            let sent_at = self.now();
+            let mut script = Call::new(&scripts::RENEW, &key);
+            script.arg(grant.id.to_string()).arg(milliseconds(grant.ttl));
+            script.arg(grant.token.map_or(0, FencingToken::get));
+            match self.link.script(self.limit, Repeat::Harmless, &script).await {
+                Ok(1) => Ok(term(sent_at, grant.ttl)),
+                Ok(2) => Err(RenewError::Lost(LostReason::Broken)),
+                Ok(_) => Err(RenewError::Lost(LostReason::Forgotten)),
+                Err(fault) if fault.what == What::WrongType => Err(RenewError::Lost(LostReason::Forgotten)),
+                Err(fault) => Err(fault.error.into()),
             }
         })
     }
@@ -258,9 +224,6 @@ impl Engine for RedisEngine {
     fn set_value(self: Arc<Self>, grant: Grant, bytes: Bytes) -> BoxFuture<'static, Result<(), ValueError>> {
         Box::pin(async move {
             let key = self.key(&grant.name)?;
-            if let Some(reason) = self.be_known(&key, &grant).await? {
-                return Err(Lost { name: grant.name, reason }.into());
-            }
             let mut script = Call::new(&scripts::SET_VALUE, &key);
             script.arg(grant.id.to_string()).arg(&*bytes);
             match self.link.script(self.limit, Repeat::Harmless, &script).await {
@@ -278,9 +241,6 @@ impl Engine for RedisEngine {
     ) -> BoxFuture<'static, Result<Remembered, RememberError>> {
         Box::pin(async move {
             let key = self.key(&grant.name)?;
-            if let Some(reason) = self.be_known(&key, &grant).await? {
-                return Err(Lost { name: grant.name, reason }.into());
-            }
             let mut script = Call::new(&scripts::REMEMBER, &key);
             script.arg(grant.id.to_string()).arg(whole_ms(start.ago)).arg(whole_ms(start.window));
             // By which it is known if it is sent again.

@@ -5,8 +5,8 @@
 //! - **`SET … NX PX` alone decides who holds.**
 //! - **The token is drawn while the lock is held**, so it is above those of all who held it before, and below those of all who come
 //!   after. If the lease was over by then, so is belief in it when the answer comes, and nobody sees that token.
-//! - **The rest is looked for while the lock is held**: a value, those who wait, or that it was kept for one who was told to ask. Who finds
-//!   something goes on with the script, which knows what to do about it. Who gives up in between gives back a lock without a mark, and tells
+//! - **The rest is looked for while the lock is held**: a value, those who wait, that it was kept for one who was told to ask, or that an operator
+//!   has broken it since, in which case the token may be above the next holder's. Who finds something goes on with the script, which knows what to do about it. Who gives up in between gives back a lock without a mark, and tells
 //!   nobody: whoever has not looked meanwhile waits as it did before.
 //!
 //! What the key says cannot have the token in it. The first renewal writes it down, and is due soon; until then, the lock is *young*.
@@ -24,9 +24,6 @@ use super::link::{Answered, Request};
 use super::milliseconds;
 use crate::engine::{AcquireRequest, Granted, WaitUntil};
 
-/// Tokens are above this, unless Redis has forgotten them: then the script counts anew.
-const LEAST_TOKEN: u64 = 1_000_000_000_000_000;
-
 /// What became of it.
 pub(super) enum Taken {
     Granted(Granted),
@@ -38,8 +35,8 @@ pub(super) enum Taken {
     Unheard(Asked),
 }
 
-/// What Redis says: whether it was free, the token, and whether there is more to it.
-type Answers = (bool, u64, u64);
+/// What Redis says: whether it was free, an ID of the sequence of tokens, and whether there is more to it.
+type Answers = (bool, String, u64);
 
 impl RedisEngine {
     /// Whether a request can be for a lock that is taken so: by one who waits if it is not free, and who renews what it gets.
@@ -57,8 +54,7 @@ impl RedisEngine {
             self.while_wanted(request, pin!(self.link.within(self.limit, asking))).await
         };
         match answer {
-            Some(Ok(Answered { answer: (true, token, 0), repeated: false })) if token >= LEAST_TOKEN => {
-                let token = FencingToken::new(token);
+            Some(Ok(Answered { answer: (true, id, 0), repeated: false })) if let Some(token) = token(&id) => {
                 Taken::Granted(granted(request, sent_at, token, Value::default()).until_renewed())
             }
             Some(Ok(Answered { answer: (false, ..), repeated: false })) => Taken::Busy,
@@ -71,18 +67,26 @@ impl RedisEngine {
     }
 }
 
+/// The token that an ID of the sequence stands for, as in `token.lua`. Nothing, if the script is to draw one of the next millisecond.
+fn token(id: &str) -> Option<FencingToken> {
+    let (ms, n) = id.split_once('-')?;
+    let (ms, n): (u64, u64) = (ms.parse().ok()?, n.parse().ok()?);
+    (n < 1000).then(|| FencingToken::new(ms * 1000 + n))
+}
+
 fn commands(request: &AcquireRequest, key: &str, details: impl Display) -> Vec<Cmd> {
     // Room for all of it, but for a long label.
     let mut set = Cmd::with_capacity(6, key.len() + 256);
     set.arg("SET").arg(key);
     set.write_arg_fmt(text_of(request, request.grant, NOT_YET, details));
     set.arg("NX").arg("PX").arg(milliseconds(request.ttl));
-    let mut count = Cmd::with_capacity(2, 16);
-    count.arg("INCR").arg("tenure:token");
-    let mut look = Cmd::with_capacity(4, 3 * key.len() + 64);
+    let mut count = Cmd::with_capacity(7, 64);
+    count.arg("XADD").arg("tenure:sequence").arg("MAXLEN").arg(0).arg("*").arg("t").arg(1);
+    let mut look = Cmd::with_capacity(5, 3 * key.len() + 128);
     look.arg("EXISTS");
     for kind in ["tenure:value:", "tenure:next:", "tenure:queue:"] {
         look.write_arg_fmt(format_args!("{kind}{key}"));
     }
+    look.write_arg_fmt(format_args!("tenure:break:{}", request.grant));
     vec![set, count, look]
 }

@@ -86,6 +86,28 @@ enum Listener {
     Releases(Vec<oneshot::Sender<RedisResult<bool>>>),
 }
 
+impl Gathered {
+    /// The requests of the next message, without those that are not to be sent any more.
+    fn take_next(&mut self) -> Vec<Request> {
+        let mut next = Vec::with_capacity(self.requests.len().min(MOST));
+        while next.len() < MOST
+            && let Some(request) = self.requests.pop_front()
+        {
+            if !request.is_dropped() {
+                next.push(request);
+            }
+        }
+        next
+    }
+}
+
+impl Request {
+    /// Whether nobody waits for the answer any more, and the request need not be sent then.
+    fn is_dropped(&self) -> bool {
+        matches!(self, Self::Commands { unheard: Unheard::Dropped, heard, .. } if heard.is_closed())
+    }
+}
+
 impl Together {
     fn gathered(&self) -> MutexGuard<'_, Gathered> {
         self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
@@ -98,12 +120,18 @@ impl Together {
 
     /// Hands a message to the connection, if there is anything to send.
     fn hand_over(&self, gathered: &mut Gathered, way: &Connected) {
-        let many = gathered.requests.len().min(MOST);
-        if many == 0 || gathered.under_way.len() == MESSAGES {
+        if gathered.under_way.len() == MESSAGES {
             return;
         }
-        let is_known = self.is_known.load(Ordering::Relaxed);
-        let (commands, listeners) = message(gathered.requests.drain(..many), is_known);
+        let before = gathered.requests.len();
+        let requests = gathered.take_next();
+        let taken = before - gathered.requests.len();
+        if requests.is_empty() {
+            // The connection refuses an empty message with an error.
+            self.waiting.fetch_sub(taken, Ordering::AcqRel);
+            return;
+        }
+        let (commands, listeners) = message(requests, self.is_known.load(Ordering::Relaxed));
         let connection = way.connection();
         let mut answers = unconstrained(async move {
             let mut connection = connection.ok_or_else(broken)?;
@@ -112,7 +140,7 @@ impl Together {
         .boxed();
         // When it is polled for the first time, it is in line: also if whoever does it has used up its turn.
         let first = answers.as_mut().now_or_never();
-        self.waiting.fetch_sub(many, Ordering::AcqRel);
+        self.waiting.fetch_sub(taken, Ordering::AcqRel);
         if let Some(Err(_)) = first {
             // It is closed. Messages may be left in it of which nothing is heard any more.
             way.is_gone();
@@ -270,13 +298,12 @@ impl Drop for Carrier {
 }
 
 /// All requests as one message, and who hears what of its answers. Releases that follow each other are one command.
-fn message(requests: impl ExactSizeIterator<Item = Request>, is_known: bool) -> (Pipeline, Vec<Listener>) {
+fn message(requests: Vec<Request>, is_known: bool) -> (Pipeline, Vec<Listener>) {
     let mut commands = Pipeline::with_capacity(3 * requests.len());
     let mut listeners = Vec::with_capacity(requests.len());
-    let mut requests = requests.peekable();
+    let mut requests = requests.into_iter().peekable();
     while let Some(request) = requests.next() {
         match request {
-            Request::Commands { unheard: Unheard::Dropped, heard, .. } if heard.is_closed() => {}
             Request::Commands { commands: some, heard, .. } => {
                 listeners.push(Listener::Commands(some.len(), heard));
                 for command in some {

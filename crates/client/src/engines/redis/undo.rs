@@ -1,8 +1,10 @@
 //! What is taken back: of a request of which nothing is to be left, and of a lock for which nobody is there any more.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use tenure_table::GrantId;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -16,6 +18,21 @@ use crate::random;
 
 /// After that long, and then again, what may have been under way on a connection that broke has arrived.
 const ARRIVED_AFTER: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(15)];
+
+/// How long closing waits for what is under way, at most. A Redis that answers does so in a fraction of that.
+const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long a connection has to answer before another one is tried as well.
+const HEAD_START: Duration = Duration::from_millis(500);
+
+/// How far a request is undone.
+pub(super) enum Undone {
+    /// Nothing of it can be left.
+    Behind,
+    /// What Redis had done of it is undone. It may still arrive.
+    Once,
+    Not,
+}
 
 /// All that a client takes back.
 #[derive(Debug)]
@@ -37,7 +54,7 @@ impl Undoing {
     /// What one grant may hold of a lock, and its place in the queue.
     pub(super) fn of(&self, key: String, grant: GrantId, ttl: Duration) -> Undo {
         let (link, context, closing) = (self.link.clone(), self.context.clone(), self.closing.clone());
-        Undo { link, limit: self.limit, context, key, grant, before: Vec::new(), ttl, closing }
+        Undo { link, limit: self.limit, context, key, grant, ttl, closing }
     }
 
     /// In the background.
@@ -52,7 +69,7 @@ impl Undoing {
         let clock = &self.context.clock;
         tokio::select! {
             () = self.tasks.wait() => {}
-            () = clock.sleep_until(clock.now() + self.limit) => {}
+            () = clock.sleep_until(clock.now() + self.limit.min(CLOSE_LIMIT)) => {}
         }
     }
 }
@@ -64,24 +81,38 @@ pub(super) struct Undo {
     context: EngineContext,
     key: String,
     grant: GrantId,
-    before: Vec<GrantId>,
     ttl: Duration,
     closing: CancellationToken,
 }
 
 impl Undo {
-    /// The same for one to whom others passed the lock on (see `relay`).
-    pub(super) fn after(self, before: Vec<GrantId>) -> Self {
-        Self { before, ..self }
-    }
-
     fn script(&self) -> Call {
-        scripts::release_after(&self.key, self.grant, "", &self.before)
+        scripts::release(&self.key, self.grant)
     }
 
     /// Behind the request, on the way that it went: whether that was heard.
     pub(super) async fn behind(&self, way: &Way) -> bool {
         self.link.undo_behind::<u8>(way, self.limit, &self.script()).await.is_some()
+    }
+
+    /// Behind the request; or by another connection, if that one's runtime does not drive it: its thread may be the one that waits for this.
+    pub(super) async fn behind_or_once(&self, way: &Way) -> Undone {
+        let clock = &self.context.clock;
+        let (mut behind, give_up) = (pin!(self.behind(way)), clock.now() + HEAD_START);
+        let is_behind = tokio::select! {
+            biased;
+            is_behind = &mut behind => is_behind,
+            () = clock.sleep_until(give_up) => match select(behind, pin!(self.once())).await {
+                Either::Left((is_behind, _)) => is_behind,
+                Either::Right((true, _)) => return Undone::Once,
+                Either::Right((false, behind)) => behind.await,
+            }
+        };
+        match is_behind {
+            true => Undone::Behind,
+            false if self.once().await => Undone::Once,
+            false => Undone::Not,
+        }
     }
 
     pub(super) async fn once(&self) -> bool {
@@ -108,7 +139,7 @@ impl Undo {
             if clock.now() > gone || self.closing.is_cancelled() {
                 return;
             }
-            clock.sleep_until(clock.now() + random::jittered(pause)).await;
+            self.sleep(random::jittered(pause)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
         if sent_on.is_none() {
@@ -116,11 +147,41 @@ impl Undo {
         }
         // It may have overtaken the request.
         for after in ARRIVED_AFTER {
-            tokio::select! {
-                () = self.closing.cancelled() => return,
-                () = clock.sleep_until(clock.now() + after) => {}
-            }
+            self.sleep(after).await;
             self.once().await;
+            if self.closing.is_cancelled() {
+                return;
+            }
         }
+    }
+
+    /// Until then, or until the client is closed.
+    async fn sleep(&self, pause: Duration) {
+        let clock = &self.context.clock;
+        self.closing.run_until_cancelled(clock.sleep_until(clock.now() + pause)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::engines::redis::way::Gather;
+
+    /// A Redis that is paused answers after the time limit of a request, which may be a minute.
+    #[tokio::test]
+    async fn closing_does_not_wait_for_a_request_to_end() {
+        let runtime = Handle::current();
+        let context =
+            EngineContext { runtime: runtime.clone(), clock: Arc::new(SystemClock::on(runtime.clone())) };
+        let client = redis::Client::open("redis://127.0.0.1:1").unwrap();
+        let link = Link::new("redis", client, "127.0.0.1:1".into(), runtime, Gather::Never);
+        let undoing = Undoing::new(link, Duration::from_hours(1), context);
+        undoing.spawn(pending());
+        tokio::time::timeout(Duration::from_mins(2), undoing.close()).await.expect("it is closed");
     }
 }

@@ -12,9 +12,8 @@ use tenure_table::{GrantId, LockName};
 use tokio_util::sync::CancellationToken;
 
 use super::fault::Fault;
-use super::handed::Handed;
+use super::handed::WakeMessage;
 use super::link::Link;
-use super::relay::{Baton, Passed, Told};
 use crate::engine::EngineContext;
 use crate::engines::waiting::{Waiter, Waiting};
 use crate::random;
@@ -31,7 +30,7 @@ pub(super) struct Wakeups {
     context: EngineContext,
     /// What the client is called in the queue.
     client: String,
-    waiting: Arc<Waiting<Option<Told>>>,
+    waiting: Arc<Waiting<WakeMessage>>,
     /// Whether the first waiter has come.
     begun: AtomicBool,
     /// Whether messages are heard.
@@ -59,7 +58,7 @@ impl Wakeups {
     }
 
     /// From now on, what is published for this grant wakes it; also when messages begin to be heard, which is when it can queue.
-    pub(super) fn register(self: &Arc<Self>, grant: GrantId, name: &LockName) -> Waiter<Option<Told>> {
+    pub(super) fn register(self: &Arc<Self>, grant: GrantId, name: &LockName) -> Waiter<WakeMessage> {
         let waiter = self.waiting.register(grant, name);
         if !self.begun.swap(true, Ordering::AcqRel) {
             self.context.runtime.spawn(self.clone().listen());
@@ -69,22 +68,7 @@ impl Wakeups {
 
     /// Whether somebody here waits for this lock: whoever comes next will have to wait, too.
     pub(super) fn anybody_waits_for(&self, name: &LockName) -> bool {
-        self.how_many_wait_for(name) > 0
-    }
-
-    /// How many here wait for this lock, if messages are heard.
-    pub(super) fn how_many_wait_for(&self, name: &LockName) -> usize {
-        if self.is_open() { self.waiting.how_many_for(name) } else { 0 }
-    }
-
-    /// Whether this one still waits.
-    pub(super) fn is_waiting(&self, grant: GrantId) -> bool {
-        self.waiting.has(grant)
-    }
-
-    /// Wakes one who is to ask.
-    pub(super) fn have_ask(&self, grant: GrantId) {
-        self.waiting.ring(grant);
+        self.is_open() && self.waiting.how_many_for(name) > 0
     }
 
     /// Whether messages are heard.
@@ -116,7 +100,7 @@ impl Wakeups {
                     self.waiting.wake_all();
                     let mut heard = messages.on_message();
                     while let Some(message) = heard.next().await {
-                        self.wake(message.get_payload_bytes(), None);
+                        self.wake(message.get_payload_bytes());
                     }
                     self.open.store(false, Ordering::Release);
                 }
@@ -134,25 +118,13 @@ impl Wakeups {
         }
     }
 
-    /// What a message says to one of those who wait, with what goes on from it to those behind it.
-    pub(super) fn wake(&self, payload: &[u8], baton: Option<Baton>) {
+    /// Tells a waiter what a message says.
+    pub(super) fn wake(&self, payload: &[u8]) {
         let Ok(text) = str::from_utf8(payload) else { return };
-        let (grant, handed) = text.split_once(' ').unwrap_or((text, ""));
+        let (grant, message) = text.split_once(' ').unwrap_or((text, ""));
         if let Ok(grant) = grant.parse() {
-            let told = Handed::parse(handed).map(|handed| Told::Handed(handed, baton));
-            // Who does not wait any more gives back by itself what it may have got.
-            if let Ok(Some(Told::Passed(passed))) = self.waiting.tell(grant, told) {
-                // Redis has given it what was to be passed on to it: that has come to an end there.
-                passed.end();
-            }
-        }
-    }
-
-    /// Gives one the lock who waits for it; or nobody, if that one does not wait here.
-    pub(super) fn pass(&self, grant: GrantId, passed: Passed) -> Result<(), Passed> {
-        match self.waiting.tell(grant, Some(Told::Passed(passed))) {
-            Err(Some(Told::Passed(passed))) => Err(passed),
-            _ => Ok(()),
+            // A request that does not wait any more gives back what it may have got by itself.
+            self.waiting.tell(grant, WakeMessage::parse(message));
         }
     }
 }

@@ -5,16 +5,14 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use redis::RedisError;
 use redis::aio::MultiplexedConnection;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::fault::What;
-use super::scripts::{self, Call};
+use super::fault::Fault;
 use super::together::Together;
 
 /// So many requests are under way on a connection before those who come next are sent together: fewer are not worth its while.
@@ -35,8 +33,6 @@ pub(in crate::engines) struct Connected {
     state: watch::Receiver<State>,
     /// Which drives it.
     runtime: Handle,
-    /// Whether the counter of tokens was brought up to the date through it.
-    risen: AtomicBool,
     /// How many requests wait for their answers.
     under_way: AtomicUsize,
     gather: Gather,
@@ -50,7 +46,7 @@ pub(super) enum State {
     Opening,
     Open(MultiplexedConnection),
     /// It could not be opened.
-    Failed(What, String),
+    Failed(Fault),
 }
 
 /// A request that waits for its answer, for as long as this lives.
@@ -64,9 +60,8 @@ impl Drop for UnderWay<'_> {
 
 impl Connected {
     pub(super) fn new(runtime: Handle, gather: Gather, state: watch::Receiver<State>) -> Way {
-        let (risen, under_way) = (AtomicBool::new(false), AtomicUsize::new(0));
-        let (together, gone) = (Together::default(), CancellationToken::new());
-        Arc::new(Self { state, runtime, risen, under_way, gather, together, gone })
+        let (under_way, together) = (AtomicUsize::new(0), Together::default());
+        Arc::new(Self { state, runtime, under_way, gather, together, gone: CancellationToken::new() })
     }
 
     /// Raised when nobody uses it any more, or nobody can.
@@ -84,7 +79,7 @@ impl Connected {
     }
 
     /// Whether there is a connection: it may have broken.
-    pub(super) fn is_open(&self) -> bool {
+    pub(in crate::engines) fn is_open(&self) -> bool {
         matches!(*self.state.borrow(), State::Open(_))
     }
 
@@ -92,17 +87,17 @@ impl Connected {
     pub(super) fn connection(&self) -> Option<MultiplexedConnection> {
         match &*self.state.borrow() {
             State::Open(connection) => Some(connection.clone()),
-            State::Opening | State::Failed(..) => None,
+            State::Opening | State::Failed(_) => None,
         }
     }
 
     /// The connection, or why there is none; nothing, if nobody is opening it any more.
-    pub(super) async fn opened(&self) -> Option<Result<MultiplexedConnection, (What, String)>> {
+    pub(super) async fn opened(&self) -> Option<Result<MultiplexedConnection, Fault>> {
         let mut state = self.state.clone();
         let state = state.wait_for(|state| !matches!(state, State::Opening)).await.ok()?;
         match &*state {
             State::Open(connection) => Some(Ok(connection.clone())),
-            State::Failed(what, message) => Some(Err((*what, message.clone()))),
+            State::Failed(fault) => Some(Err(fault.again())),
             State::Opening => None,
         }
     }
@@ -116,21 +111,6 @@ impl Connected {
     /// Whether so much is under way that those who come next are better sent together.
     pub(super) fn is_busy(&self) -> bool {
         self.gather == Gather::WhereBusy && self.under_way.load(Ordering::Relaxed) >= BUSY
-    }
-
-    pub(super) fn has_risen(&self) -> bool {
-        self.risen.load(Ordering::Acquire)
-    }
-
-    /// Brings the counter of tokens up to the date, once for each connection. Whoever only looks, renews or releases has no need
-    /// of it.
-    pub(super) async fn rise(
-        self: &Arc<Self>,
-        connection: &mut MultiplexedConnection,
-    ) -> Result<(), RedisError> {
-        Call::new(&scripts::RISE, "tenure:token").send::<()>(self, connection).await?;
-        self.risen.store(true, Ordering::Release);
-        Ok(())
     }
 }
 

@@ -1,17 +1,19 @@
-//! How a majority is got, and given back.
+//! How a majority of votes is acquired, and given back.
 
 use std::fmt::Display;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::{Cmd, RedisWrite, Value as Answer};
 use tenure_table::{FencingToken, GrantId};
 
-use super::cleaner::Asked;
-use super::instances::{Tally, Vote};
+use super::cleaner::RequestStatus;
 use super::round::Round;
-use super::{Holding, RedlockEngine, Sent};
+use super::tally::{Progress, Tally, Vote};
+use super::{Attempt, KeyRequest, Outcome, RedlockEngine, RequestState};
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Granted};
 use crate::engines::redis::entry::{NONE, text_of};
@@ -24,19 +26,32 @@ use crate::error::{AcquireError, EngineError, RenewError};
 use crate::lease::Ttl;
 use crate::random;
 
-/// Around which the random pauses lie after which a lock is tried again: ever longer ones.
+/// The pause between two tries is random, around a time that doubles from the first of these to the second.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Why a try did not get the lock. What it may have got was given back.
-enum NotGot {
-    /// Others hold it, or the vote was split, or it took too long.
+/// Where a try takes longer than that time, the pause is around the duration of the try, up to this one: clients that contend keep no
+/// votes for most of the time, so that one of them can win.
+const LONGEST_TRY: Duration = Duration::from_secs(1);
+
+/// Why a try did not get the lock. Its votes are given back.
+enum TryError {
+    /// Another client holds the lock, or the vote was split, or it took too long.
     Busy,
     Failed(EngineError),
 }
 
+impl From<Tally> for TryError {
+    fn from(tally: Tally) -> Self {
+        if tally.is_unreachable() { Self::Failed(tally.unreachable()) } else { Self::Busy }
+    }
+}
+
 impl RedlockEngine {
-    pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
+    pub(super) async fn acquire_lock(
+        self: Arc<Self>,
+        request: AcquireRequest,
+    ) -> Result<Granted, AcquireError> {
         let key = self.key(&request.name)?;
         let details =
             self.ourselves.details(&request, self.context.clock.wall(), Some(request.grant)).to_string();
@@ -44,26 +59,20 @@ impl RedlockEngine {
             return Ok(granted);
         }
         let mut pause = FIRST_PAUSE;
-        let mut silent_since: Option<BootTime> = None;
         let clock = &self.context.clock;
         loop {
+            let began = clock.now();
             match self.try_once(&key, &details, &request).await {
                 Ok(granted) => return Ok(granted),
-                Err(NotGot::Busy) => silent_since = None,
-                Err(NotGot::Failed(error)) => {
-                    // A wait outlasts a moment without a majority, but not more.
-                    let since = *silent_since.get_or_insert(clock.now());
-                    let is_silence = matches!(error, EngineError::Unreachable { .. });
-                    let goes_on = is_silence && clock.now().since(since) < self.look_limit();
-                    if !goes_on || request.wait.is_over(clock.now()) {
-                        return Err(error.into());
-                    }
-                }
+                Err(TryError::Busy) => {}
+                Err(TryError::Failed(error)) => return Err(error.into()),
             }
-            if request.wait.is_over(clock.now()) || request.cancel.is_cancelled() {
+            let now = clock.now();
+            if request.wait.is_over(now) || request.cancel.is_cancelled() {
                 return Err(request.not_got());
             }
-            let again = request.wait.or_at(clock.now() + random::jittered(pause));
+            let around = now.since(began).min(LONGEST_TRY).max(pause);
+            let again = request.wait.or_at(now + random::jittered(around));
             tokio::select! {
                 () = request.cancel.cancelled() => return Err(request.not_got()),
                 () = clock.sleep_until(again) => {}
@@ -72,15 +81,15 @@ impl RedlockEngine {
         }
     }
 
-    /// The same request once more: the grant that it has.
+    /// The grant of a request that is repeated.
     async fn already_held(
         &self,
         key: &str,
         request: &AcquireRequest,
     ) -> Result<Option<Granted>, AcquireError> {
-        let Some(holding) = self.holding(request.grant) else { return Ok(None) };
-        match self.extend(key, holding.value, request.ttl).await {
-            Ok(term) => Ok(Some(Granted::new(holding.token, term))),
+        let Some(attempt) = self.attempt(request.grant) else { return Ok(None) };
+        match self.renew_key(key, attempt.value, request.ttl).await {
+            Ok(term) => Ok(Some(Granted::new(attempt.token, term))),
             Err(RenewError::Lost(_)) => Ok(None),
             Err(RenewError::Engine(error)) => Err(error.into()),
         }
@@ -91,46 +100,44 @@ impl RedlockEngine {
         key: &str,
         details: &str,
         request: &AcquireRequest,
-    ) -> Result<Granted, NotGot> {
+    ) -> Result<Granted, TryError> {
         let value = GrantId::random();
         let text = text_of(request, value, NONE, details);
         let (sent_at, limit) = (self.context.clock.now(), self.limit(request.ttl));
-        // So that a release can go behind it.
         let ways: Vec<_> = self.instances.links().iter().map(Link::present_way).collect();
-        let (tally, late) = self.ask_for_key(&ways, limit, self.ballot(key, value, text, request.ttl)).await;
-        let silent = tally.silent.clone();
+        let (tally, late) =
+            self.request_votes(&ways, limit, self.ballot(key, value, text, request.ttl)).await;
+        let unanswered: Vec<_> = tally.unanswered().collect();
         let result = if tally.has_majority() {
             self.confirm(key, value, request.ttl, sent_at, &tally).await
-        } else if tally.is_unreachable() {
-            Err(NotGot::Failed(tally.unreachable()))
         } else {
-            Err(NotGot::Busy)
+            Err(tally.into())
         };
-        let holding = Arc::new(Holding {
+        let requests = ways.into_iter().enumerate().map(|(instance, way)| {
+            let is_awaited = late.awaited().any(|awaited| awaited == instance);
+            let outcome = if is_awaited { Outcome::Awaited } else { Outcome::Answered };
+            KeyRequest { way, state: Mutex::new(RequestState { outcome, was_free: false }) }
+        });
+        let attempt = Arc::new(Attempt {
             value,
             token: result.as_ref().ok().and_then(|granted| granted.token),
             released: AtomicBool::new(result.is_err()),
-            sent: ways.iter().map(|_| Sent::default()).collect(),
+            requests: requests.collect(),
         });
-        for (instance, _) in silent.into_iter().filter(|(_, what)| *what == What::NoAnswer) {
-            self.is_unheard(instance, key, &holding, request.ttl);
+        for instance in unanswered {
+            self.record_unanswered(instance, key, &attempt, request.ttl);
         }
-        self.follow_up(late, key, &holding, request.ttl);
-        // Behind what was asked, whoever did that.
-        let behind = move |instance: usize, link: &Arc<Link>| {
-            let way = &ways[instance];
-            if link.has(way) { way.clone() } else { link.present_way() }
-        };
+        self.follow_up(late, key, &attempt, request.ttl);
         match &result {
-            Ok(_) => drop(self.held().insert(request.grant, holding)),
-            Err(NotGot::Busy) => {
-                self.release_on_all(&holding, behind, key, request.ttl, Tally::is_answered).await;
+            Ok(_) => drop(self.held().insert(request.grant, attempt)),
+            Err(TryError::Busy) => {
+                self.release_on_all(&attempt, key, request.ttl, Tally::answered).await;
             }
-            Err(NotGot::Failed(_)) => {
-                // Nobody who is to be told that is kept waiting for those who do not answer.
+            Err(TryError::Failed(_)) => {
+                // The caller does not wait for instances that do not answer.
                 let (engine, key, ttl) = (self.clone(), key.to_owned(), request.ttl);
                 self.instances.in_background(async move {
-                    engine.release_on_all(&holding, behind, &key, ttl, Tally::is_answered).await;
+                    engine.release_on_all(&attempt, &key, ttl, Tally::answered).await;
                 });
             }
         }
@@ -152,7 +159,7 @@ impl RedlockEngine {
         })
     }
 
-    async fn ask_for_key(
+    async fn request_votes(
         &self,
         ways: &[Way],
         limit: Duration,
@@ -165,10 +172,10 @@ impl RedlockEngine {
                 ballot.vote(&answer).ok_or_else(|| link.is_confused(&answer))
             }
         };
-        self.instances.ask_until(limit, Tally::is_decided, ask).await
+        self.instances.ask_until(limit, Tally::vote, ask).await
     }
 
-    /// A majority said yes: agrees on a token, if it is to have one, and sees whether there is time left.
+    /// After the yes of a majority: agrees on a token with `fencing`, and checks that the lease is not over.
     async fn confirm(
         &self,
         key: &str,
@@ -176,23 +183,29 @@ impl RedlockEngine {
         ttl: Ttl,
         sent_at: BootTime,
         tally: &Tally,
-    ) -> Result<Granted, NotGot> {
+    ) -> Result<Granted, TryError> {
         let mut token = None;
         if self.address.fencing {
-            // One more than any of them has seen.
+            // One more than the highest counter of the majority.
             let number = tally.yes.iter().max().map_or(1, |most| most + 1);
-            self.agree_on(key, value, number, self.limit(ttl)).await?;
+            self.agree_on_token(key, value, number, self.limit(ttl)).await?;
             token = Some(FencingToken::new(number));
         }
         let term = term(sent_at, ttl);
         if term.deadline().is_some_and(|deadline| deadline <= self.context.clock.now()) {
-            return Err(NotGot::Busy);
+            return Err(TryError::Busy);
         }
         Ok(Granted::new(token, term))
     }
 
-    /// The second round: a majority that still holds the key promises not to fall behind this token.
-    async fn agree_on(&self, key: &str, value: GrantId, token: u64, limit: Duration) -> Result<(), NotGot> {
+    /// The second round: a majority that still has the key raises its counters to this token.
+    async fn agree_on_token(
+        &self,
+        key: &str,
+        value: GrantId,
+        token: u64,
+        limit: Duration,
+    ) -> Result<(), TryError> {
         let mut script = Call::new(&scripts::REDLOCK_FENCE, key);
         script.arg(value.to_string()).arg(token);
         let script = Arc::new(script);
@@ -203,103 +216,100 @@ impl RedlockEngine {
                 Ok(if accepted == 1 { Vote::Yes(0) } else { Vote::No })
             }
         };
-        let (tally, late) = self.instances.ask_until(limit, Tally::is_decided, ask).await;
-        // Those who come late are asked all the same: the more of them know it, the more may forget it.
+        let (tally, late) = self.instances.ask_until(limit, Tally::vote, ask).await;
+        // The more instances know the token, the more may forget it.
         self.instances.finish(late, drop);
-        if tally.has_majority() {
-            Ok(())
-        } else if tally.is_unreachable() {
-            Err(NotGot::Failed(tally.unreachable()))
-        } else {
-            Err(NotGot::Busy)
-        }
+        if tally.has_majority() { Ok(()) } else { Err(tally.into()) }
     }
 
-    /// Hears those who did not answer in time.
-    fn follow_up<F>(self: &Arc<Self>, late: Round<F>, key: &str, holding: &Arc<Holding>, ttl: Ttl)
+    /// Handles late answers to the request for the key.
+    fn follow_up<F>(self: &Arc<Self>, late: Round<F>, key: &str, attempt: &Arc<Attempt>, ttl: Ttl)
     where
         F: Future<Output = Result<Vote, Fault>> + Send + 'static,
     {
-        if late.is_over() {
+        if late.is_finished() {
             return;
         }
-        let (engine, key, holding) = (self.clone(), key.to_owned(), holding.clone());
+        let (engine, key, attempt) = (self.clone(), key.to_owned(), attempt.clone());
         self.instances.finish(late, move |(instance, answer)| match answer {
-            Ok(Vote::Yes(_)) => engine.says_yes_late(instance, &key, &holding, ttl),
-            Err(fault) if fault.what == What::NoAnswer => engine.is_unheard(instance, &key, &holding, ttl),
-            Ok(Vote::No | Vote::Broken) | Err(_) => {}
+            Ok(Vote::Yes(_)) => engine.record_late_yes(instance, &key, &attempt, ttl),
+            Err(fault) if fault.what == What::NoAnswer => {
+                engine.record_unanswered(instance, &key, &attempt, ttl);
+            }
+            Ok(Vote::No | Vote::Broken) | Err(_) => {
+                attempt.requests[instance].state().outcome = Outcome::Answered;
+            }
         });
     }
 
-    /// That is as it should be while it is held, and also if the release came behind it.
-    fn says_yes_late(&self, instance: usize, key: &str, holding: &Holding, ttl: Ttl) {
-        let sent = &holding.sent[instance];
-        sent.late_yes.store(true, Ordering::SeqCst);
-        if sent.was_free.load(Ordering::SeqCst) {
-            self.instances.clean(instance, key, holding.value, ttl, Asked::Answered);
+    /// Nothing is to be done while the lock is held, or if the release came after the request.
+    fn record_late_yes(&self, instance: usize, key: &str, attempt: &Attempt, ttl: Ttl) {
+        let mut state = attempt.requests[instance].state();
+        state.outcome = Outcome::LateYes;
+        if state.was_free {
+            self.instances.clean(instance, key, attempt.value, ttl, RequestStatus::Answered);
         }
     }
 
-    fn is_unheard(&self, instance: usize, key: &str, holding: &Holding, ttl: Ttl) {
-        holding.sent[instance].unheard.store(true, Ordering::SeqCst);
-        if holding.released.load(Ordering::SeqCst) {
-            self.instances.clean(instance, key, holding.value, ttl, Asked::Unanswered);
+    fn record_unanswered(&self, instance: usize, key: &str, attempt: &Attempt, ttl: Ttl) {
+        attempt.requests[instance].state().outcome = Outcome::Unanswered;
+        if attempt.released.load(Ordering::SeqCst) {
+            self.instances.clean(instance, key, attempt.value, ttl, RequestStatus::Unanswered);
         }
     }
 
-    /// An instance that was to release the key did not have it: not any more, or not yet.
-    fn was_free(&self, instance: usize, key: &str, holding: &Holding, ttl: Ttl) {
-        let sent = &holding.sent[instance];
-        sent.was_free.store(true, Ordering::SeqCst);
-        let request = match (sent.late_yes.load(Ordering::SeqCst), sent.unheard.load(Ordering::SeqCst)) {
-            (_, true) => Asked::Unanswered,
-            (true, false) => Asked::Answered,
-            (false, false) => return,
+    /// The release found no key: it has expired, or the request for it has not arrived yet.
+    fn record_free(&self, instance: usize, key: &str, attempt: &Attempt, ttl: Ttl) {
+        let mut state = attempt.requests[instance].state();
+        state.was_free = true;
+        let status = match state.outcome {
+            Outcome::Unanswered => RequestStatus::Unanswered,
+            Outcome::LateYes => RequestStatus::Answered,
+            Outcome::Awaited | Outcome::Answered => return,
         };
-        self.instances.clean(instance, key, holding.value, ttl, request);
+        self.instances.clean(instance, key, attempt.value, ttl, status);
     }
 
-    /// Releases on all instances, whatever they said before, on these ways. Those who do not hear it go on being asked.
+    /// Releases on all instances, whatever they answered before. Instances that do not answer are asked again in the background.
     pub(super) async fn release_on_all(
         self: &Arc<Self>,
-        holding: &Arc<Holding>,
-        way: impl Fn(usize, &Arc<Link>) -> Way,
+        attempt: &Arc<Attempt>,
         key: &str,
         ttl: Ttl,
-        enough: impl Fn(&Tally) -> bool,
+        progress: impl Fn(&Tally) -> Progress,
     ) -> Tally {
-        let (value, key) = (holding.value, Arc::<str>::from(key));
-        let script = Arc::new(scripts::release(&key, value));
+        let (value, key) = (attempt.value, Arc::<str>::from(key));
+        let release = Arc::new(release_command(&key, value));
         let ask = |instance: usize, link: Arc<Link>| {
-            let way = way(instance, &link);
-            let (engine, holding, key, script) = (self.clone(), holding.clone(), key.clone(), script.clone());
+            let (engine, attempt, key, release) =
+                (self.clone(), attempt.clone(), key.clone(), release.clone());
             async move {
-                let answer = release_once(&link, &way, &script).await;
+                let answer = release_behind(&link, &attempt.requests[instance], &release).await;
                 if let Ok(Vote::No) = answer {
-                    engine.was_free(instance, &key, &holding, ttl);
+                    engine.record_free(instance, &key, &attempt, ttl);
                 }
                 answer
             }
         };
-        let (tally, late) = self.instances.ask_until(self.limit(ttl), enough, ask).await;
-        // What was asked of who is silent may be under way as well.
-        for (instance, _) in &tally.silent {
-            self.instances.clean(*instance, &key, value, ttl, Asked::Unanswered);
+        let (tally, late) = self.instances.ask_until(self.limit(ttl), progress, ask).await;
+        // The request for the key may be under way as well.
+        for instance in tally.failed() {
+            self.instances.clean(instance, &key, value, ttl, RequestStatus::Unanswered);
         }
         let (engine, key) = (self.clone(), key.clone());
         self.instances.finish(late, move |(instance, answer)| {
             if answer.is_err() {
-                engine.instances.clean(instance, &key, value, ttl, Asked::Unanswered);
+                engine.instances.clean(instance, &key, value, ttl, RequestStatus::Unanswered);
             }
         });
         tally
     }
 }
 
-/// What is asked of an instance that is to vote.
+/// The request for a vote.
 enum Ballot {
     Plain(Cmd),
-    /// To which it answers with its counter.
+    /// The instance answers with its counter.
     Counting(Call),
 }
 
@@ -311,7 +321,6 @@ impl Ballot {
         }
     }
 
-    /// What the answer says.
     fn vote(&self, answer: &Answer) -> Option<Vote> {
         match (self, answer) {
             (Self::Plain(_), Answer::Okay) => Some(Vote::Yes(0)),
@@ -324,10 +333,41 @@ impl Ballot {
     }
 }
 
-/// Yes if it was held there.
-pub(super) async fn release_once(link: &Arc<Link>, way: &Way, script: &Call) -> Result<Vote, Fault> {
-    match link.ask(way, Request::Script(script)).await {
-        Ok(Answered { answer: Answer::Int(1), .. }) => Ok(Vote::Yes(0)),
+/// Releases on this runtime's connection. The request for the key may have been sent on another one, whose runtime may have ended or may be
+/// blocked. The release goes there too if that may be the only way on which it arrives, or arrives after the request: an instance that is
+/// silent reads it from an open connection when it goes on, but completes no new connection.
+async fn release_behind(link: &Arc<Link>, request: &KeyRequest, release: &Cmd) -> Result<Vote, Fault> {
+    let present = link.present_way();
+    let is_answered = matches!(request.state().outcome, Outcome::Answered | Outcome::LateYes);
+    if Arc::ptr_eq(&present, &request.way) || !link.has(&request.way) || (is_answered && present.is_open()) {
+        return release_once(link, &present, release).await;
+    }
+    let both = [&request.way, &present].map(|way| release_once(link, way, release));
+    let mut answers = both.into_iter().collect::<FuturesUnordered<_>>();
+    let mut last = Ok(Vote::No);
+    while let Some(answer) = answers.next().await {
+        last = answer;
+        if let Ok(Vote::Yes(_)) = last {
+            break;
+        }
+    }
+    last
+}
+
+/// Deletes a key if it has this value. The script is small and sent whole: an instance that is silent may read it when the client has gone,
+/// and nobody could tell it a script that it does not know.
+pub(super) fn release_command(key: &str, value: GrantId) -> Cmd {
+    let mut release = redis::cmd("EVAL");
+    release.arg(include_str!("release.lua")).arg(1).arg(key);
+    release.write_arg_fmt(value);
+    release
+}
+
+/// Yes if the instance had the key.
+pub(super) async fn release_once(link: &Arc<Link>, way: &Way, release: &Cmd) -> Result<Vote, Fault> {
+    match link.ask(way, Request::Command(release)).await {
+        // One that was sent a second time and finds nothing has done it the first time.
+        Ok(Answered { answer: Answer::Int(1), .. } | Answered { repeated: true, .. }) => Ok(Vote::Yes(0)),
         Ok(_) => Ok(Vote::No),
         Err(fault) if fault.what == What::WrongType => Ok(Vote::No),
         Err(fault) => Err(fault),

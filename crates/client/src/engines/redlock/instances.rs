@@ -1,4 +1,4 @@
-//! The instances, asked all at once; and what their answers come to.
+//! The instances: requests to all of them at once, and the work that goes on in the background.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -12,118 +12,19 @@ use tenure_table::GrantId;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::cleaner::{Asked, Cleaner};
+use super::cleaner::{Cleaner, RequestStatus};
 use super::latecomers::Latecomers;
-use super::round::{Heard, Round};
+use super::round::{Reply, Round, timer};
+use super::tally::{Progress, Tally, Vote};
 use crate::engine::EngineContext;
-use crate::engines::redis::fault::{Fault, What};
+use crate::engines::redis::fault::Fault;
 use crate::engines::redis::link::Link;
 use crate::error::EngineError;
 use crate::lease::Ttl;
 
-/// What one instance said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Vote {
-    /// With its counter, where that was asked for.
-    Yes(u64),
-    No,
-    /// An operator broke it.
-    Broken,
-}
-
-/// What was heard so far.
-#[derive(Debug)]
-pub(super) struct Tally {
-    instances: usize,
-    pub(super) yes: Vec<u64>,
-    pub(super) no: usize,
-    pub(super) broken: usize,
-    faults: Vec<Fault>,
-    /// Those who did not answer, and whether they may have been asked.
-    pub(super) silent: Vec<(usize, What)>,
-}
-
-impl Tally {
-    const fn new(instances: usize) -> Self {
-        Self { instances, yes: Vec::new(), no: 0, broken: 0, faults: Vec::new(), silent: Vec::new() }
-    }
-
-    /// More than half.
-    const fn quorum(&self) -> usize {
-        self.instances / 2 + 1
-    }
-
-    fn count(&mut self, answer: Result<Vote, Fault>) {
-        match answer {
-            Ok(Vote::Yes(counter)) => self.yes.push(counter),
-            Ok(Vote::No) => self.no += 1,
-            Ok(Vote::Broken) => self.broken += 1,
-            Err(fault) => self.faults.push(fault),
-        }
-    }
-
-    fn hear(&mut self, (instance, answer): Heard) {
-        if let Err(fault) = &answer {
-            self.silent.push((instance, fault.what));
-        }
-        self.count(answer);
-    }
-
-    pub(super) fn has_majority(&self) -> bool {
-        self.yes.len() >= self.quorum()
-    }
-
-    fn heard(&self) -> usize {
-        self.yes.len() + self.no + self.broken + self.faults.len()
-    }
-
-    /// Whether more answers change nothing about whether there is a majority.
-    pub(super) fn is_decided(&self) -> bool {
-        self.has_majority() || self.yes.len() + (self.instances - self.heard()) < self.quorum()
-    }
-
-    /// Whether more than half have answered, whatever they said.
-    pub(super) fn is_answered(&self) -> bool {
-        self.heard() - self.faults.len() >= self.quorum()
-    }
-
-    /// Whether there is a majority, or will not be even if all who are silent now should turn out to be for it.
-    pub(super) fn is_settled(&self) -> bool {
-        self.has_majority() || self.is_hopeless()
-    }
-
-    pub(super) fn is_hopeless(&self) -> bool {
-        self.no + self.broken > self.instances - self.quorum()
-    }
-
-    /// Whether so many do not answer that there is no majority to be had.
-    pub(super) fn is_unreachable(&self) -> bool {
-        self.faults.len() > self.instances - self.quorum()
-    }
-
-    /// Says so, with what each of them said.
-    pub(super) fn unreachable(self) -> EngineError {
-        let (instances, quorum, silent) = (self.instances, self.quorum(), self.faults.len());
-        let each: Vec<_> = self.faults.iter().map(|fault| said(&fault.error)).collect();
-        let message = format!(
-            "of {instances} instances {silent} do not answer, and {quorum} are needed: {}",
-            each.join("; ")
-        );
-        let mut faults = self.faults;
-        // If they answer and refuse, that is what is to be repaired.
-        if faults.iter().all(|fault| !fault.what.is_silence()) {
-            return faults.swap_remove(0).error;
-        }
-        EngineError::Unreachable { engine: "redlock", message, cause: None }
-    }
-}
-
-fn said(error: &EngineError) -> String {
-    match error {
-        EngineError::Unreachable { message, .. } | EngineError::Refused { message, .. } => message.clone(),
-        other => other.to_string(),
-    }
-}
+/// The shortest time for which missing answers are awaited when a round is [closing](Progress::Closing): longer than a busy host delays
+/// one of several answers.
+const SHORTEST_CLOSING: Duration = Duration::from_millis(10);
 
 /// All instances.
 #[derive(Debug)]
@@ -132,7 +33,6 @@ pub(super) struct Instances {
     cleaners: Vec<Arc<Cleaner>>,
     latecomers: Arc<Latecomers>,
     context: EngineContext,
-    /// What goes on in the background.
     background: TaskTracker,
     closing: CancellationToken,
 }
@@ -149,50 +49,69 @@ impl Instances {
         &self.links
     }
 
-    /// Asks all at once, each within this time, until enough is heard; and what is then still under way.
+    /// Asks all at once, each within this time, until the replies suffice. Also returns the requests that are still under way then.
     pub(super) async fn ask_until<F>(
         &self,
         limit: Duration,
-        enough: impl Fn(&Tally) -> bool,
+        progress: impl Fn(&Tally) -> Progress,
         ask: impl Fn(usize, Arc<Link>) -> F,
     ) -> (Tally, Round<F>)
     where
         F: Future<Output = Result<Vote, Fault>>,
     {
-        let mut round = Round::new(self.links.clone(), limit, &self.context.runtime, ask);
+        let (clock, timers) = (&self.context.clock, &self.context.runtime);
+        let began = clock.now();
+        let mut round = Round::new(self.links.clone(), limit, timers, ask);
         let mut tally = Tally::new(self.links.len());
+        let mut closing = None;
         poll_fn(|context| {
-            let all = round.hear(context, &mut |heard| tally.hear(heard));
-            if enough(&tally) { Poll::Ready(()) } else { all }
+            let all = round.poll_replies(context, &mut |reply| tally.add(reply));
+            match progress(&tally) {
+                Progress::Done => Poll::Ready(()),
+                Progress::Closing if all.is_pending() => {
+                    let elapsed = clock.now().since(began);
+                    closing
+                        .get_or_insert_with(|| timer(timers, elapsed.max(SHORTEST_CLOSING)))
+                        .as_mut()
+                        .poll(context)
+                }
+                Progress::Open | Progress::Closing => all,
+            }
         })
         .await;
-        // Whoever has answered by now is not late; and who is wakes nobody.
-        let _ = round.hear(&mut Context::from_waker(Waker::noop()), &mut |heard| tally.hear(heard));
+        // Answers that are there by now are not late. From now on, an answer does not wake this task.
+        let _ = round.poll_replies(&mut Context::from_waker(Waker::noop()), &mut |reply| tally.add(reply));
         (tally, round)
     }
 
-    /// Asks all at once, and hears all answers.
-    pub(super) async fn ask_all<T, F>(&self, ask: impl Fn(Arc<Link>) -> F) -> Vec<Result<T, Fault>>
+    /// Asks all at once, and waits for all answers: those that came, if they are a majority.
+    pub(super) async fn ask_majority<T, F>(&self, ask: impl Fn(Arc<Link>) -> F) -> Result<Vec<T>, EngineError>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        self.majority_of(self.ask_all(ask).await)
+    }
+
+    async fn ask_all<T, F>(&self, ask: impl Fn(Arc<Link>) -> F) -> Vec<Result<T, Fault>>
     where
         F: Future<Output = Result<T, Fault>>,
     {
         join_all(self.links.iter().map(|link| ask(link.clone()))).await
     }
 
-    /// What all answered, if a majority did.
-    pub(super) fn majority_of<T>(&self, answers: Vec<Result<T, Fault>>) -> Result<Vec<T>, EngineError> {
+    fn majority_of<T>(&self, answers: Vec<Result<T, Fault>>) -> Result<Vec<T>, EngineError> {
         let mut tally = Tally::new(self.links.len());
-        let mut heard = Vec::new();
-        for answer in answers {
+        let mut came = Vec::new();
+        for (instance, answer) in answers.into_iter().enumerate() {
             match answer {
-                Ok(answer) => heard.push(answer),
-                Err(fault) => tally.count(Err(fault)),
+                Ok(answer) => came.push(answer),
+                Err(fault) => tally.add((instance, Err(fault))),
             }
         }
-        if tally.is_unreachable() { Err(tally.unreachable()) } else { Ok(heard) }
+        if tally.is_unreachable() { Err(tally.unreachable()) } else { Ok(came) }
     }
 
-    /// Whether a majority can be reached, and all that can are servers of their own that keep locks.
+    /// Connects to all instances. An error if no majority can be reached, if an instance cannot keep locks, or if two are the same server.
     pub(super) async fn reach(&self, limit: Duration) -> Result<(), EngineError> {
         let reached = self.ask_all(|link| async move { link.reach(limit).await }).await;
         let mut by_run_id: HashMap<String, &str> = HashMap::new();
@@ -200,52 +119,54 @@ impl Instances {
             let Some(run_id) = link.run_id() else { continue };
             if let Some(same) = by_run_id.insert(run_id, link.at()) {
                 let message = format!(
-                    "{same} and {} are one and the same server: a majority of instances must be several servers",
+                    "{same} and {} are the same server: each instance must be a server of its own",
                     link.at()
                 );
                 return Err(EngineError::Refused { engine: "redlock", message, cause: None });
             }
         }
-        let mut silent = Vec::new();
+        // An instance that is down, or whose name does not resolve, may come back. Any other error is a mistake in the set-up.
+        let may_recover =
+            |error: &_| matches!(error, EngineError::Unreachable { .. } | EngineError::NotFound { .. });
+        let mut answers = Vec::new();
         for answer in reached {
             match answer {
-                Err(fault) if !fault.what.is_silence() => return Err(fault.error),
-                answer => silent.push(answer),
+                Err(fault) if !may_recover(&fault.error) => return Err(fault.error),
+                answer => answers.push(answer),
             }
         }
-        self.majority_of(silent).map(drop)
+        self.majority_of(answers).map(drop)
     }
 
-    /// Goes on releasing there, until that is heard or there is nothing left to release.
-    pub(super) fn clean(&self, instance: usize, key: &str, value: GrantId, ttl: Ttl, asked: Asked) {
+    /// Releases a key on an instance in the background, until the instance answers or the key has expired.
+    pub(super) fn clean(&self, instance: usize, key: &str, value: GrantId, ttl: Ttl, status: RequestStatus) {
         let (cleaner, clock) = (self.cleaners[instance].clone(), self.context.clock.clone());
-        if cleaner.add(key.to_owned(), value, ttl.get(), asked, clock.now()) {
+        if cleaner.add(key.to_owned(), value, ttl.get(), status, clock.now()) {
             let link = self.links[instance].clone();
-            self.in_background(cleaner.work(link, clock, self.closing.clone()));
+            self.in_background(cleaner.run(link, clock, self.closing.clone()));
         }
     }
 
-    /// Lets those go on who are late, and does this with what they say.
-    pub(super) fn finish<F>(&self, mut late: Round<F>, mut hear: impl FnMut(Heard) + Send + 'static)
+    /// Finishes a round in the background, and calls this with each late reply.
+    pub(super) fn finish<F>(&self, mut late: Round<F>, mut on_reply: impl FnMut(Reply) + Send + 'static)
     where
         F: Future<Output = Result<Vote, Fault>> + Send + 'static,
     {
-        if late.is_over() {
+        if late.is_finished() {
             return;
         }
-        let finish = poll_fn(move |context| late.hear(context, &mut hear));
+        let finish = poll_fn(move |context| late.poll_replies(context, &mut on_reply));
         if self.latecomers.add(finish.boxed()) {
             let (clock, closing) = (self.context.clock.clone(), self.closing.clone());
             self.in_background(self.latecomers.clone().finish(clock, closing));
         }
     }
 
-    /// Does something that nobody waits for.
     pub(super) fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.background.spawn_on(work, &self.context.runtime);
     }
 
-    /// Lets go of all connections, when what goes on in the background has ended or that time has passed.
+    /// Closes all connections when the background work has ended, or after this time.
     pub(super) async fn close(&self, limit: Duration) {
         self.closing.cancel();
         self.background.close();
@@ -257,47 +178,5 @@ impl Instances {
         for link in &*self.links {
             link.close();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tally(of: usize, yes: usize, no: usize, silent: usize) -> Tally {
-        let mut tally = Tally::new(of);
-        for _ in 0..yes {
-            tally.count(Ok(Vote::Yes(0)));
-        }
-        for _ in 0..no {
-            tally.count(Ok(Vote::No));
-        }
-        for _ in 0..silent {
-            tally.count(Err(Fault::no_answer("redlock", "h does not answer".into(), None)));
-        }
-        tally
-    }
-
-    #[test]
-    fn more_than_half_decide() {
-        for (of, quorum) in [(1, 1), (3, 2), (5, 3), (7, 4)] {
-            assert!(!tally(of, quorum - 1, 0, 0).has_majority());
-            assert!(tally(of, quorum, 0, 0).has_majority());
-            assert!(tally(of, 0, quorum, 0).is_decided() && !tally(of, 0, quorum - 1, 0).is_decided());
-            assert!(
-                tally(of, 0, 0, quorum).is_unreachable() && !tally(of, 0, 0, quorum - 1).is_unreachable()
-            );
-        }
-        assert!(tally(5, 2, 1, 2).is_decided(), "all were heard, and there is no majority");
-        assert!(!tally(5, 2, 1, 2).is_unreachable(), "a majority answered: it is busy");
-    }
-
-    #[test]
-    fn who_does_not_answer_is_named() {
-        let text = tally(5, 2, 0, 3).unreachable().to_string();
-        assert!(
-            text.contains("of 5 instances 3 do not answer, and 3 are needed: h does not answer"),
-            "{text}"
-        );
     }
 }

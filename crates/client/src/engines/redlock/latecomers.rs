@@ -1,7 +1,7 @@
-//! Requests that are still under way when those who asked have gone on.
+//! Requests that are still under way when their caller has enough answers.
 //!
-//! They are finished on the client's own thread, many together: at each lock some come late, and to wake that thread for every one of them
-//! would cost more than the lock.
+//! They are finished in batches on the client's own thread. Each lock has some, and a wake-up of that thread for each of them would cost
+//! more than the lock.
 
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 
-/// So long those who come are gathered. Most have their answers by then.
+/// The time for which a batch is gathered. Most requests have their answers by then.
 const GATHER: Duration = Duration::from_millis(5);
 
-/// What is to be finished.
+/// The next batch.
 #[derive(Default)]
 pub(super) struct Latecomers(Mutex<Vec<BoxFuture<'static, ()>>>);
 
@@ -27,14 +27,14 @@ impl Latecomers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds one; whether it is the first, and somebody has to [finish](Self::finish) it and those who follow.
+    /// Adds a request. Returns true for the first of a batch: the caller then runs [`finish`](Self::finish).
     pub(super) fn add(&self, latecomer: BoxFuture<'static, ()>) -> bool {
         let mut gathered = self.gathered();
         gathered.push(latecomer);
         gathered.len() == 1
     }
 
-    /// Finishes all who have come within a while.
+    /// Gathers a batch, and finishes it.
     pub(super) async fn finish(self: Arc<Self>, clock: Arc<dyn Clock>, closing: CancellationToken) {
         tokio::select! {
             () = closing.cancelled() => {}

@@ -1,4 +1,4 @@
-//! What a majority of the instances has to show.
+//! Inspect, list and break: what a majority of the instances shows.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,33 +17,33 @@ use crate::error::{BreakError, InspectError};
 use crate::info::{LockInfo, Member};
 
 impl RedlockEngine {
-    pub(super) async fn look_at(&self, name: LockName) -> Result<LockInfo, InspectError> {
+    pub(super) async fn inspect_lock(&self, name: LockName) -> Result<LockInfo, InspectError> {
         let (key, limit) = (self.key(&name)?, self.look_limit());
         let ask = |link: Arc<Link>| {
             let (key, name) = (key.clone(), name.clone());
             async move { Ok(look::inspect(&link, limit, &key, name).await?.info) }
         };
-        let seen = self.instances.majority_of(self.instances.ask_all(ask).await)?;
+        let seen = self.instances.ask_majority(ask).await?;
         let mut info = LockInfo::free(name.clone());
         let (count, quorum) = (self.instances.links().len(), self.instances.links().len() / 2 + 1);
-        // Those who are silent may have it too.
+        // Silent instances may have the key too.
         let enough = quorum.saturating_sub(count - seen.len()).max(1);
         info.holders = seen_by(enough, seen.into_iter().flat_map(|seen| seen.holders));
         info.last_token = info.holders.iter().filter_map(|member| member.token).max();
         Ok(info)
     }
 
-    pub(super) async fn look_below(&self, prefix: &str) -> Result<Vec<LockInfo>, InspectError> {
+    pub(super) async fn list_locks(&self, prefix: &str) -> Result<Vec<LockInfo>, InspectError> {
         let limit = self.look_limit();
         let ask = |link: Arc<Link>| {
             let (key_prefix, prefix) = (self.address.prefix.clone(), prefix.to_owned());
             async move { look::names(&link, limit, &key_prefix, &prefix).await }
         };
-        let seen = self.instances.majority_of(self.instances.ask_all(ask).await)?;
+        let seen = self.instances.ask_majority(ask).await?;
         let names: Vec<LockName> = seen.into_iter().flatten().collect::<BTreeSet<_>>().into_iter().collect();
         let mut locks = Vec::new();
         for some in names.chunks(TOGETHER) {
-            for looked in join_all(some.iter().map(|name| self.look_at(name.clone()))).await {
+            for looked in join_all(some.iter().map(|name| self.inspect_lock(name.clone()))).await {
                 locks.push(looked?);
             }
         }
@@ -62,9 +62,9 @@ impl RedlockEngine {
                 Ok(holders(&answer))
             }
         };
-        let seen: Vec<_> = self.instances.majority_of(self.instances.ask_all(ask).await)?;
+        let seen: Vec<_> = self.instances.ask_majority(ask).await?;
         let all_ours = seen.iter().all(|(_, ours)| *ours);
-        // Whoever was marked or freed anywhere is told of.
+        // All holders that any instance has marked or freed.
         let holders = seen_by(1, seen.into_iter().flat_map(|(holders, _)| holders));
         match how {
             _ if holders.is_empty() => Err(BreakError::NotHeld { name }),
@@ -76,13 +76,13 @@ impl RedlockEngine {
     }
 }
 
-/// Those whom so many instances show. The others are on their way in or out.
+/// The holders that so many instances show. Others are about to hold the lock, or have released it.
 fn seen_by(enough: usize, seen: impl Iterator<Item = Member>) -> Vec<Member> {
     let mut counted: HashMap<GrantId, (usize, Member)> = HashMap::new();
     for member in seen {
         let (times, known) = counted.entry(member.grant).or_insert_with(|| (0, member.clone()));
         *times += 1;
-        // An instance that answered late in the second round does not know the token.
+        // An instance that is late in the second round does not know the token.
         known.token = known.token.max(member.token);
     }
     counted.into_values().filter(|(times, _)| *times >= enough).map(|(_, member)| member).collect()

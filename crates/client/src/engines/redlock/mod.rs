@@ -1,15 +1,15 @@
-//! `redlock:`, one lock on several Redis servers that know nothing of each other: the published algorithm.
+//! `redlock:`, one lock on several independent Redis servers: the published algorithm.
 //!
-//! The same key and value on all of them at once, each with a time limit that is much smaller than the ttl. It is held if more than half
-//! said yes, and for `ttl - elapsed - drift`. Else it is released on **all**, also where no answer came, and tried again
-//! after a random while. What must hold beside that:
+//! All instances are asked at once for the same key and value, with a time limit that is much shorter than the TTL. The lock is held if
+//! more than half say yes, for `ttl - elapsed - drift`. Otherwise it is released on **all** instances, also where no answer came, and tried
+//! again after a random pause. Beside that:
 //!
-//! - **An answer that comes late is followed up.** Whoever has a majority does not wait for the others. The release goes behind what was
-//!   asked, where it can; where an instance says yes after all, and said at the release that it had nothing, it is released there once more.
-//! - **A fencing token is agreed on by a majority** that still holds, in a second round (`?fencing=true`): every later majority has one of
-//!   them in it, and asks for more.
+//! - **Late answers are handled.** A client with a majority does not wait for the other answers. A release follows an unanswered request on the
+//!   same connection. If a yes comes after a release that found no key, the key is released once more.
+//! - **A fencing token is accepted by a majority** that still has the key, in a second round (`?fencing=true`). Every later majority
+//!   shares an instance with it, and asks for a larger token.
 //!
-//! What it assumes of the servers' clocks and memories: docs/engines/redlock.md.
+//! The assumptions about the servers' clocks and memories are in docs/engines/redlock.md.
 
 mod acquire;
 mod cleaner;
@@ -17,6 +17,7 @@ mod instances;
 mod latecomers;
 mod look;
 mod round;
+mod tally;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,14 +27,15 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tenure_table::{FencingToken, GrantId, LockName};
 
-use self::instances::{Instances, Tally, Vote};
+use self::instances::Instances;
+use self::tally::{Tally, Vote};
 
 use super::details::Ourselves;
 use super::redis::address::{Address, Form};
 use super::redis::fault::What;
 use super::redis::link::{Answered, Link, Request};
 use super::redis::scripts::{self, Call};
-use super::redis::way::Gather;
+use super::redis::way::{Gather, Way};
 use super::redis::{key, milliseconds, term};
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted};
@@ -52,30 +54,50 @@ pub struct RedlockEngine {
     ourselves: Ourselves,
     capabilities: Capabilities,
     context: EngineContext,
-    held: Mutex<HashMap<GrantId, Arc<Holding>>>,
+    held: Mutex<HashMap<GrantId, Arc<Attempt>>>,
 }
 
-/// A grant that this client holds.
+/// One try to get a lock. A grant is a try that succeeded.
 #[derive(Debug)]
-struct Holding {
-    /// The value in the keys, by which they are known: each try has one of its own, so that what is still under way of an earlier
-    /// one cannot touch it.
+struct Attempt {
+    /// The value of the keys. Each try has its own, so that late requests of an earlier try cannot touch the keys of this one.
     value: GrantId,
     token: Option<FencingToken>,
     released: AtomicBool,
-    /// What became of the request for the key, on each instance.
-    sent: Vec<Sent>,
+    /// The request for the key on each instance.
+    requests: Vec<KeyRequest>,
 }
 
-/// What became of the request for a key, on one instance.
-#[derive(Debug, Default)]
-struct Sent {
-    /// Whether the instance said yes when nobody waited for it any more.
-    late_yes: AtomicBool,
-    /// Whether it said nothing, and may do it yet.
-    unheard: AtomicBool,
-    /// Whether it said, when it was to release the key, that it did not have it.
-    was_free: AtomicBool,
+/// The request for a key on one instance.
+#[derive(Debug)]
+struct KeyRequest {
+    /// The connection on which it was sent.
+    way: Way,
+    state: Mutex<RequestState>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct RequestState {
+    outcome: Outcome,
+    /// Whether the instance did not have the key when it was to release it.
+    was_free: bool,
+}
+
+/// How the instance answered the request for a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Awaited,
+    /// In time, or late with a no.
+    Answered,
+    LateYes,
+    /// Not within the time limit: it may still carry the request out.
+    Unanswered,
+}
+
+impl KeyRequest {
+    fn state(&self) -> MutexGuard<'_, RequestState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 const FORM: Form = Form {
@@ -85,7 +107,7 @@ const FORM: Form = Form {
     known: "there is `fencing=true`, `prefix`, `timeout_ms`, and for `redlocks:` `ca`, `cert` and `key`",
 };
 
-/// How long an instance may take for what has no ttl, if the URL does not say.
+/// The default time limit of a request that has no TTL.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(1);
 
 impl RedlockEngine {
@@ -96,11 +118,11 @@ impl RedlockEngine {
         let address = Address::parse(url, &FORM)?;
         check_hosts(&address)?;
         let links = address.clients()?.into_iter();
-        // A majority is asked at once, and each of them would be woken more often: it gains nothing.
+        // Batches would save nothing: each request goes to another instance.
         let link = |(client, at)| Link::new("redlock", client, at, context.runtime.clone(), Gather::Never);
         let links = links.map(link).collect();
         let instances = Instances::new(links, context.clone());
-        // Reaching them may take longer than a request does: names are looked up, and certificates exchanged.
+        // A connection may take longer than a request: it includes the name lookup and the TLS handshake.
         instances.reach(address.limit_or_default()).await?;
         let capabilities = Capabilities {
             fencing: address.fencing,
@@ -118,15 +140,15 @@ impl RedlockEngine {
         key("redlock", &self.address.prefix, name)
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<GrantId, Arc<Holding>>> {
+    fn held(&self) -> MutexGuard<'_, HashMap<GrantId, Arc<Attempt>>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn holding(&self, grant: GrantId) -> Option<Arc<Holding>> {
+    fn attempt(&self, grant: GrantId) -> Option<Arc<Attempt>> {
         self.held().get(&grant).cloned()
     }
 
-    /// How long an instance may take: much less than the ttl, so that one which does not answer costs little of it.
+    /// The time limit of a request: much less than the TTL, so that a silent instance costs little of it.
     fn limit(&self, ttl: Ttl) -> Duration {
         let usual = (ttl.get() / 10).min(DEFAULT_LIMIT);
         self.address.limit().map_or(usual, |limit| limit.min(ttl.get() / 4))
@@ -136,8 +158,8 @@ impl RedlockEngine {
         self.address.limit().unwrap_or(DEFAULT_LIMIT)
     }
 
-    /// Lengthens a grant where it stands: from now on the term counts, if a majority said yes.
-    async fn extend(&self, key: &str, value: GrantId, ttl: Ttl) -> Result<Term, RenewError> {
+    /// Renews the keys. If a majority says yes, the lease counts from before the requests.
+    async fn renew_key(&self, key: &str, value: GrantId, ttl: Ttl) -> Result<Term, RenewError> {
         let (sent_at, limit) = (self.context.clock.now(), self.limit(ttl));
         let mut script = Call::new(&scripts::RENEW, key);
         script.arg(value.to_string()).arg(milliseconds(ttl));
@@ -154,8 +176,8 @@ impl RedlockEngine {
                 }
             }
         };
-        let (tally, late) = self.instances.ask_until(limit, Tally::is_settled, ask).await;
-        // Those who are late are renewed too: the more of them have it, the more may fail.
+        let (tally, late) = self.instances.ask_until(limit, Tally::settled, ask).await;
+        // Late instances are renewed too: the more have the key, the more may fail.
         self.instances.finish(late, drop);
         if tally.broken > 0 {
             return Err(RenewError::Lost(LostReason::Broken));
@@ -166,18 +188,18 @@ impl RedlockEngine {
         if tally.is_hopeless() {
             return Err(RenewError::Lost(LostReason::Forgotten));
         }
-        // Those who are silent may have it yet.
+        // The failed instances may still have the key.
         Err(tally.unreachable().into())
     }
 }
 
-/// An odd number of instances, none of them twice.
+/// Checks that the number of instances is odd, and that no host is named twice.
 fn check_hosts(address: &Address) -> Result<(), UrlError> {
     let count = address.hosts().len();
     let wrong = |message: String| Err(UrlError::Location { url: address.place(), message });
     if count.is_multiple_of(2) {
         return wrong(format!(
-            "{count} instances: of an even number, as many may fail as of one less ({}), and a split vote is more likely; use an odd number, 3 or 5",
+            "{count} instances are an even number: only {} may fail, as with one instance less, and a split vote is more likely; use 3 or 5",
             (count - 1) / 2
         ));
     }
@@ -203,25 +225,23 @@ impl Engine for RedlockEngine {
         self: Arc<Self>,
         request: AcquireRequest,
     ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
-        Box::pin(self.wait_for(request))
+        Box::pin(self.acquire_lock(request))
     }
 
     fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>> {
         Box::pin(async move {
             let key = self.key(&grant.name)?;
-            let holding = self.holding(grant.id).ok_or(RenewError::Lost(LostReason::Forgotten))?;
-            self.extend(&key, holding.value, grant.ttl).await
+            let attempt = self.attempt(grant.id).ok_or(RenewError::Lost(LostReason::Forgotten))?;
+            self.renew_key(&key, attempt.value, grant.ttl).await
         })
     }
 
     fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>> {
         Box::pin(async move {
             let key = self.key(&grant.name)?;
-            let holding = self.holding(grant.id).ok_or(ReleaseError::NotHeld(LostReason::Forgotten))?;
-            holding.released.store(true, Ordering::SeqCst);
-            // Behind what was asked, if this runtime did that: another one may have ended, or stand still.
-            let way = |_, link: &Arc<Link>| link.present_way();
-            let tally = self.release_on_all(&holding, way, &key, grant.ttl, Tally::is_settled).await;
+            let attempt = self.attempt(grant.id).ok_or(ReleaseError::NotHeld(LostReason::Forgotten))?;
+            attempt.released.store(true, Ordering::SeqCst);
+            let tally = self.release_on_all(&attempt, &key, grant.ttl, Tally::settled).await;
             if tally.is_unreachable() {
                 return Err(tally.unreachable().into());
             }
@@ -231,11 +251,11 @@ impl Engine for RedlockEngine {
     }
 
     fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<'static, Result<LockInfo, InspectError>> {
-        Box::pin(async move { self.look_at(name).await })
+        Box::pin(async move { self.inspect_lock(name).await })
     }
 
     fn list(self: Arc<Self>, prefix: String) -> BoxFuture<'static, Result<Vec<LockInfo>, InspectError>> {
-        Box::pin(async move { self.look_below(&prefix).await })
+        Box::pin(async move { self.list_locks(&prefix).await })
     }
 
     fn break_lock(

@@ -1,4 +1,4 @@
-//! What all instances are asked at once, each with the same time for its answer.
+//! One request to all instances at once, with one time limit.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
-use super::instances::Vote;
+use super::tally::Vote;
 use crate::engines::redis::fault::Fault;
 use crate::engines::redis::link::Link;
 
-/// What an instance answers, by its number.
-pub(super) type Heard = (usize, Result<Vote, Fault>);
+/// The index of an instance, and its answer.
+pub(super) type Reply = (usize, Result<Vote, Fault>);
 
-/// Requests to several instances. When they are woken all are looked at, since they are few; and one timer is enough for them.
+/// The requests of a round. They are few, so each wake-up polls all of them.
 pub(super) struct Round<F> {
     links: Arc<[Arc<Link>]>,
-    /// Those who were not heard yet.
+    /// The requests without an answer.
     under_way: Vec<(usize, Pin<Box<F>>)>,
     limit: Duration,
-    over: Pin<Box<Sleep>>,
+    timeout: Pin<Box<Sleep>>,
 }
 
 impl<F: Future<Output = Result<Vote, Fault>>> Round<F> {
-    /// Nothing is sent before it is [heard](Self::hear) for the first time. This runtime sees to the limit.
+    /// Nothing is sent before the first [poll](Self::poll_replies). This runtime drives the timeout.
     pub(super) fn new(
         links: Arc<[Arc<Link>]>,
         limit: Duration,
@@ -34,30 +34,44 @@ impl<F: Future<Output = Result<Vote, Fault>>> Round<F> {
     ) -> Self {
         let ask = |(instance, link): (usize, &Arc<Link>)| (instance, Box::pin(ask(instance, link.clone())));
         let under_way = links.iter().enumerate().map(ask).collect();
-        let _timers_of = runtime.enter();
-        Self { links, under_way, limit, over: Box::pin(sleep(limit)) }
+        Self { links, under_way, limit, timeout: timer(runtime, limit) }
     }
 
-    /// What has been said since the last time; ready, when all were heard. Whoever is silent when its time is over did not answer.
-    pub(super) fn hear(&mut self, context: &mut Context<'_>, hear: &mut impl FnMut(Heard)) -> Poll<()> {
+    /// Passes on the replies since the last poll; ready when all have come. At the timeout, the missing ones are `NoAnswer`.
+    pub(super) fn poll_replies(
+        &mut self,
+        context: &mut Context<'_>,
+        on_reply: &mut impl FnMut(Reply),
+    ) -> Poll<()> {
         self.under_way.retain_mut(|(instance, request)| match request.as_mut().poll(context) {
             Poll::Ready(answer) => {
-                hear((*instance, answer));
+                on_reply((*instance, answer));
                 false
             }
             Poll::Pending => true,
         });
-        if !self.is_over() && self.over.as_mut().poll(context).is_ready() {
+        if !self.is_finished() && self.timeout.as_mut().poll(context).is_ready() {
             for (instance, request) in self.under_way.drain(..) {
                 drop(request);
-                hear((instance, Err(self.links[instance].is_silent(self.limit))));
+                on_reply((instance, Err(self.links[instance].is_silent(self.limit))));
             }
         }
-        if self.is_over() { Poll::Ready(()) } else { Poll::Pending }
+        if self.is_finished() { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Whether all were heard.
-    pub(super) fn is_over(&self) -> bool {
+    /// The instances that have not answered yet.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = usize> {
+        self.under_way.iter().map(|(instance, _)| *instance)
+    }
+
+    /// Whether all instances have replied, or the time is over.
+    pub(super) fn is_finished(&self) -> bool {
         self.under_way.is_empty()
     }
+}
+
+/// A timer that this runtime drives.
+pub(super) fn timer(runtime: &Handle, after: Duration) -> Pin<Box<Sleep>> {
+    let _timers_of = runtime.enter();
+    Box::pin(sleep(after))
 }

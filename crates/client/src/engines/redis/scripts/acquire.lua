@@ -1,7 +1,7 @@
 local function granted(token, beside_a_writer)
   if queued then
     leave_queue(grant)
-    redis.call('DEL', 'tenure:next:' .. key)
+    redis.call('DEL', next_key)
   end
   local found = redis.call('GET', value)
   if not found then return tonumber(token) end
@@ -11,13 +11,13 @@ local function granted(token, beside_a_writer)
   return { tonumber(token), in_doubt and 1 or 0, string.sub(found, 2) }
 end
 
--- Whether the queue lets this one through: it is the one who was woken, or with `fair` all before it are gone.
+-- Whether the queue lets this one through: it is the one who was told to ask, or with `fair` all before it are gone. A lock that is
+-- offered to others is for requests that do not wait.
 local function is_its_turn()
-  if not fair then
-    local next = redis.call('GET', 'tenure:next:' .. key)
-    return not next or next == grant
-  end
-  local first = redis.call('LINDEX', queue, '0')
+  local next = redis.call('GET', next_key)
+  local first = (fair or next == '*') and redis.call('LINDEX', queue, '0')
+  if next == '*' and first then return not queued and not fair end
+  if not fair then return not next or next == '*' or next == grant end
   if first and first ~= grant then first = wake(nil, is_free()) end
   return not first or first == grant
 end

@@ -2,12 +2,12 @@
 -- something.
 --
 -- Answers with the token; or {token, 1 if the value is in doubt, its bytes}; or `busy WAKES`, 1 if its holder will wake us, and after that
--- the milliseconds until it expires if this one is first; or {'held', mode} if the owner holds it in a mode that does not cover this one.
-if #who == 65 then who = who .. ' EX 0 0 -' end
+-- the milliseconds until it expires, or until it is free for waiters again, if this one is first; or {'held', mode} if the owner holds it in a mode that does not cover this one.
+if #who < 68 then who = string.sub(who, 1, 65) .. ' EX 0 0 ' .. (#who == 65 and '-' or '?') end
 local owner, mode, turn = string.sub(who, 34, 65), string.sub(who, 67, 68), string.sub(who, 74)
 local reenters, fair = string.sub(who, 70, 70) == '1', string.sub(who, 72, 72) == '1'
 local ttl, details = ARGV[2], ARGV[3]
--- Whether it may have a place in the queue, and whether it asks for one: `-` never did, and `?` would not hear whose turn it is.
+-- Whether it waits, and whether it asks for a place in the queue: `-` does not wait, and `?` has no place, or would not hear whose turn it is.
 local queued = turn ~= '-'
 local queues = queued and turn ~= '?'
 
@@ -26,15 +26,18 @@ local function busy(by_ours, one)
     if is_new then
       place = redis.call('RPUSH', queue, grant) - 1
     else
-      place = redis.call('LINDEX', queue, '0') == grant and 0 or 1
+      place = is_first(grant, now) and 0 or 1
     end
     keep_queue(place == 0)
-    if place % 16 == 0 then strike_late(now, 0) end
+    if place % 16 == 0 then strike_late(now) end
     if one then mark_wanted(one) end
+    if not by_ours then note_another() end
   end
   local answer = by_ours and 'busy 1' or 'busy 0'
-  if place == 0 then answer = answer .. ' ' .. redis.call('PTTL', key) end
-  return answer
+  if place ~= 0 then return answer end
+  local left = redis.call('PTTL', key)
+  if left == -2 then left = redis.call('PTTL', next_key) end
+  return answer .. ' ' .. left
 end
 
 local held = redis.call('GET', key)

@@ -26,6 +26,6 @@ end
 -- For longer than any of them can believe without having asked.
 for _, who in ipairs(broken) do redis.call('SET', 'tenure:break:' .. who, '1', 'PX', math.max(left, 0) + 60000) end
 if force then
-  wake(nil, is_free())
+  wake(nil, is_free(), held)
 end
 return answer

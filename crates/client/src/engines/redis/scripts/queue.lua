@@ -2,13 +2,15 @@
 --
 --   tenure:queue:KEY    list          GRANT
 --   tenure:waiters:KEY  hash          GRANT: UNTIL MODE OWNER CLIENT LEASE STAMP DETAILS
---   tenure:next:KEY     string        the GRANT that was woken, for a moment
+--   tenure:next:KEY     string        the GRANT that was told to ask, for a moment; or `*` while the lock is offered to others
+--   tenure:others:KEY   string        for how long (ms) the lock is handed on before it is offered to others again
 --
 -- A place is kept until UNTIL (ms), and each who waits asks again in time. Who is gone is not waited for: nobody hears what is
 -- published to its client, and its time will be over.
 --
 -- Numbers that are passed to Redis are texts where they can be: it takes long to write them down.
 local queue, waiters = 'tenure:queue:' .. key, 'tenure:waiters:' .. key
+local next_key, others = 'tenure:next:' .. key, 'tenure:others:' .. key
 -- How long a place is kept (ms) for one who does not ask again.
 local kept = 10000
 
@@ -37,13 +39,23 @@ local function keep_queue(new)
   end
 end
 
--- Takes out some at the end whose time is over, before as many newcomers: those at the beginning go when it is their turn, and the others
--- would stay as long as anybody waits.
-local function strike_late(now, newcomers)
-  local last = redis.call('LRANGE', queue, -16 - newcomers, -1 - newcomers)
-  if not last[1] then return end
+-- Takes out some at the end whose time is over: those at the beginning go when it is their turn, and the others would stay as long as
+-- anybody waits.
+local function strike_late(now)
+  local last = redis.call('LRANGE', queue, -16, -1)
   for at, entry in ipairs(redis.call('HMGET', waiters, unpack(last))) do
     if tonumber(string.match(entry or '', '^%d+') or 0) <= now then strike(last[at]) end
+  end
+end
+
+-- Whether this waiter is the first in line. Waiters before it whose time is over are taken out.
+local function is_first(who, now)
+  while true do
+    local first = redis.call('LINDEX', queue, '0')
+    if not first or first == who then return first == who end
+    local until_ms = entry_of(first)
+    if until_ms and until_ms > now then return false end
+    strike(first)
   end
 end
 
@@ -52,8 +64,31 @@ local function mark_wanted(held)
   if string.sub(held, -1) ~= ' ' then redis.call('APPEND', key, ' ') end
 end
 
--- Gives the lock to one who waits.
-local function give(who, owner, token, details, lease)
-  local text = 'tenure1 ' .. who .. ' ' .. owner .. ' ' .. token .. ' EX ' .. details .. ' '
-  redis.call('SET', key, text, 'PX', lease)
+-- Other programs, and requests that do not wait, get a lock only if they find it free. So it is handed from one waiter to the next until
+-- `yields_at` (ms), and then offered to the others for OFFERED ms. It is handed on for the longer, the more often nobody else took it.
+local offered_ms, first_turn_ms, longest_turn_ms = 250, 2000, 8000
+
+-- Until when the lock with this text, which is released, may be handed on. Nothing, if it is to be offered to others.
+local function handed_until(held, now)
+  local yields_at = string.match(held or '', '^tenure1 %x+ %x+ %d+ EX {"yields_at":(%d+),')
+  if yields_at then return tonumber(yields_at) > now and yields_at end
+  if redis.call('GET', next_key) == '*' then return false end
+  return whole(now + (redis.call('GET', others) or first_turn_ms))
+end
+
+local function offer_to_others()
+  local turn = tonumber(redis.call('GET', others) or first_turn_ms)
+  redis.call('SET', others, whole(math.min(2 * turn, longest_turn_ms)), 'PX', 120000)
+  redis.call('SET', next_key, '*', 'PX', offered_ms)
+end
+
+-- Another program holds the lock: it is offered more often.
+local function note_another()
+  redis.call('SET', others, '1000', 'PX', 120000)
+end
+
+-- Gives the lock to a waiter. The text begins its details, which are JSON, with `yields_at`.
+local function give(who, owner, token, details, lease, yields_at)
+  local text = 'tenure1 ' .. who .. ' ' .. owner .. ' ' .. token .. ' EX {"yields_at":' .. yields_at .. ','
+  redis.call('SET', key, text .. string.sub(details, 2) .. ' ', 'PX', lease)
 end

@@ -10,5 +10,8 @@ if is_many(held) then
   end
   if not any then serve() end
 end
-if leave_queue(grant) then serve() end
+local was_first = redis.call('LINDEX', queue, '0') == grant
+if leave_queue(grant) then
+  if was_first and redis.call('EXISTS', key) == 1 then promote() else serve() end
+end
 return freed and 1 or 0

@@ -1,12 +1,12 @@
--- The fencing token: one counter for all locks. It is never below the date in microseconds at which somebody last connected (see
--- rise.lua), so that it does not go back if Redis has forgotten it.
--- With `least`, which is not after the date, that one is not below it either: for those who need not have been through rise.lua.
-local function raise_token(least)
-  local token = redis.call('INCR', 'tenure:token')
-  if token < (least or 1000000000000000) then
-    local now = redis.call('TIME')
-    token = now[1] * 1000000 + now[2]
-    redis.call('SET', 'tenure:token', whole(token))
-  end
-  return token
+-- The fencing token, from one sequence for all locks of a database. The sequence is a stream that keeps no entries: Redis gives each entry
+-- an ID above the last one and not below its date, and remembers the last ID. So tokens rise if the date is set back, and if Redis has
+-- forgotten them or has taken over older data. The ID `MS-N` is the token MS * 1000 + N.
+local function raise_token()
+  local sequence = 'tenure:sequence'
+  local ms, n = string.match(redis.call('XADD', sequence, 'MAXLEN', '0', '*', 't', '1'), '^(%d+)%-(%d+)$')
+  if tonumber(n) < 1000 then return ms * 1000 + n end
+  -- The date is behind the last ID, and N counts on. That token would be one of the next millisecond's.
+  ms = ms + 1
+  redis.call('XADD', sequence, 'MAXLEN', '0', string.format('%d-0', ms), 't', '1')
+  return ms * 1000
 end
