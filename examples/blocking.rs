@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 println!("worker {worker} follows {:?}", String::from_utf8_lossy(&guard.value().bytes));
                 guard.set_value(format!("worker {worker}"))?;
                 guard.check()?;
-                guard.release()?;
+                println!("worker {worker}: {:?}", guard.release()?);
                 Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
             })
         })

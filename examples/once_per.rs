@@ -14,7 +14,7 @@ async fn nightly(server: u32, job: String) -> Result<bool, Box<dyn std::error::E
     match client.once_per(job, Duration::from_mins(1)).begin().await? {
         Turn::Yours(run) => {
             println!("server {server}: sends the message, with {:?}", run.guard().token());
-            run.succeeded().await?;
+            println!("{:?}", run.succeeded().await?);
             Ok(true)
         }
         Turn::AlreadyRun { ago } => {

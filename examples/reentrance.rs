@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Err(error @ AcquireError::NotCovered { .. }) => println!("refused: {error}"),
         other => panic!("a reader must not become a writer: {other:?}"),
     }
-    reader.release().await?;
+    assert_eq!(reader.release().await?, Release::Released);
     client.close().await?;
     Ok(())
 }

@@ -52,12 +52,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     link.heal();
     next.check()?;
 
-    // 3. The lock is granted, and the answer is lost: neither the program nor anybody else has it. By a link of its own, on which no late
-    // release of the others is under way.
+    // 3. The lock is granted, and the answer is lost: neither the program nor any other client has the lock. `acquire` would ask again until
+    // its wait is over; `try_acquire` reports the outage. The link is a new one, with no late release of the first two parts on it.
     let link = store.link();
     let client = link.connect().await?;
     link.lose_answers(1);
-    let asking = tokio::spawn(client.lock("other").acquire());
+    let asking = tokio::spawn(client.lock("other").try_acquire());
     while other.inspect("other").await?.holders.is_empty() {
         tokio::task::yield_now().await;
     }

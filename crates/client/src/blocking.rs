@@ -155,13 +155,13 @@ impl LockRequest {
     /// As [`tenure::LockRequest::acquire`](crate::LockRequest::acquire).
     pub fn acquire(self) -> Result<Guard, AcquireError> {
         let shared = self.0.shared_with().clone();
-        block_on(&shared, self.0.acquire()).map(Guard)
+        block_on(&shared, self.0.acquire()).map(Guard::new)
     }
 
     /// As [`tenure::LockRequest::try_acquire`](crate::LockRequest::try_acquire).
     pub fn try_acquire(self) -> Result<Option<Guard>, AcquireError> {
         let shared = self.0.shared_with().clone();
-        Ok(block_on(&shared, self.0.try_acquire())?.map(Guard))
+        Ok(block_on(&shared, self.0.try_acquire())?.map(Guard::new))
     }
 }
 
@@ -246,7 +246,7 @@ pub struct Run {
 impl Run {
     fn new(run: crate::Run) -> Self {
         let (guard, rest) = run.into_parts();
-        Self { guard: Guard(guard), rest }
+        Self { guard: Guard::new(guard), rest }
     }
 
     /// As [`tenure::Run::guard`](crate::Run::guard).
@@ -267,12 +267,18 @@ impl Run {
     }
 }
 
-/// As [`tenure::Guard`](crate::Guard), whose methods without I/O it has by `Deref`.
+/// As [`tenure::Guard`](crate::Guard), whose methods without I/O it has by `Deref`. Dropping it blocks until the engine has freed the
+/// lock, for up to two seconds; the release goes on in the background after that. On a thread of a tokio runtime, also in
+/// `spawn_blocking`, the drop does not block: use [`release`](Self::release) there.
 #[derive(Debug)]
 #[must_use = "dropping a guard releases the lock"]
 pub struct Guard(crate::Guard);
 
 impl Guard {
+    const fn new(guard: crate::Guard) -> Self {
+        Self(guard.blocking())
+    }
+
     /// Tells how this guard's hold on the lock ended, for a thread beside the work.
     pub fn watch(&self) -> GuardWatch {
         GuardWatch { watch: self.0.watch(), runtime: self.0.shared().thread.handle().runtime().clone() }
@@ -315,9 +321,16 @@ impl GuardWatch {
     pub fn wait(self) -> crate::Ended {
         self.runtime.block_on(self.watch.ended())
     }
+
+    /// Blocks until the lock is released or lost, for this long at most; `None` if it is still held then.
+    pub fn wait_timeout(&self, limit: Duration) -> Option<crate::Ended> {
+        let ended = self.watch.clone().ended();
+        self.runtime.block_on(async { tokio::time::timeout(limit, ended).await.ok() })
+    }
 }
 
-/// As [`tenure::GuardSet`](crate::GuardSet), whose methods without I/O it has by `Deref`.
+/// As [`tenure::GuardSet`](crate::GuardSet), whose methods without I/O it has by `Deref`. Dropping it blocks as the drop of a
+/// [`Guard`] does.
 #[derive(Debug)]
 #[must_use = "dropping it releases the locks"]
 pub struct GuardSet {
@@ -327,8 +340,16 @@ pub struct GuardSet {
 
 impl GuardSet {
     /// As [`tenure::GuardSet::release`](crate::GuardSet::release).
-    pub fn release(self) -> Result<Vec<Release>, ReleaseError> {
-        block_on(&self.shared, self.set.release())
+    pub fn release(mut self) -> Result<Vec<Release>, ReleaseError> {
+        block_on(&self.shared, self.set.take().release())
+    }
+}
+
+impl Drop for GuardSet {
+    fn drop(&mut self) {
+        let releases: Vec<_> =
+            self.set.take().into_iter().filter_map(|mut guard| guard.begin_release()).collect();
+        self.shared.thread.handle().wait_for(releases);
     }
 }
 

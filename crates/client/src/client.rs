@@ -1,5 +1,6 @@
 //! The client: an engine, a thread, and the way to ask for locks.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,17 +10,20 @@ use crate::capabilities::Capabilities;
 use crate::clock::{Clock, SystemClock};
 use crate::engine::{Break, Engine, EngineContext};
 use crate::engines;
-use crate::error::{BreakError, CloseError, ConnectError, EngineError, InspectError, LostReason};
+use crate::error::{
+    BreakError, CloseError, ConnectError, EngineError, InspectError, LostReason, OncePerError,
+};
 use crate::info::{LockInfo, Member};
 use crate::lock_all::LockAllRequest;
-use crate::once_per::OncePerRequest;
+use crate::once_per::{OncePerRequest, Run};
 use crate::owner::Owner;
 use crate::request::LockRequest;
 use crate::shared::Shared;
 use crate::thread::ClientThread;
 
-/// A connection to an engine. Clones share it. When the last clone and the last guard are gone, what is still to be
-/// released is released in the background; [`close`](Client::close) waits for that.
+/// A connection to an engine. Clones share it. When the last clone and the last guard are gone, the drop blocks for up to two
+/// seconds for releases that are under way, and what is still unreleased then goes on in the background. [`close`](Client::close)
+/// waits longer, without blocking the thread, and says what could not be confirmed.
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -133,6 +137,20 @@ impl Client {
         self.lock(name).once_per(period)
     }
 
+    /// Runs a job once per period for as long as the program runs: short for
+    /// `client.once_per(name, period).every(job)`, see [`OncePerRequest::every`].
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point, if the job may.
+    pub async fn every<F: Future<Output = ()>>(
+        &self,
+        name: impl AsRef<str>,
+        period: Duration,
+        job: impl FnMut(Run) -> F,
+    ) -> OncePerError {
+        self.once_per(name, period).every(job).await
+    }
+
     /// A request for several locks, all or nothing. They may be named in any order.
     pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAllRequest {
         LockAllRequest::new(self.shared.clone(), names, OwnerId::random())
@@ -154,7 +172,7 @@ impl Client {
     /// May be dropped at any point.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo, InspectError> {
         let name = LockName::parse(name)?;
-        self.shared.finish(self.shared.engine.clone().inspect(name)).await
+        self.shared.ask(|engine| engine.inspect(name)).await
     }
 
     /// The locks that are held or waited for and whose names start with `prefix`.
@@ -162,7 +180,7 @@ impl Client {
     /// # Cancellation safety
     /// May be dropped at any point.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>, InspectError> {
-        self.shared.finish(self.shared.engine.clone().list(prefix.to_owned())).await
+        self.shared.ask(|engine| engine.list(prefix.to_owned())).await
     }
 
     /// The operator's: asks the holders of a lock to let go, or with [`Break::Force`] frees it although they may still
@@ -173,7 +191,7 @@ impl Client {
     /// May be dropped at any point; whether the lock is broken is then not known.
     pub async fn break_lock(&self, name: impl AsRef<str>, how: Break) -> Result<Vec<Member>, BreakError> {
         let name = LockName::parse(name)?;
-        self.shared.finish(self.shared.engine.clone().break_lock(name, how)).await
+        self.shared.ask(|engine| engine.break_lock(name, how)).await
     }
 
     /// Releases everything that is held through this client and its clones, ends what waits, and waits until
@@ -188,21 +206,25 @@ impl Client {
         self.shared.closing.cancel();
         for hold in self.shared.schedule.all() {
             self.shared.lose(&hold, LostReason::Closed);
-            if let Some((grant, releasing)) = hold.give_up_kept() {
-                self.shared.release_in_background(grant, releasing);
+            if let Some(task) = hold.give_up_kept() {
+                self.shared.release_in_background(task);
             }
         }
         let thread = self.shared.thread.handle();
-        let give_up = SystemClock::on(thread.runtime().clone());
+        let timers = SystemClock::on(thread.runtime().clone());
+        let mut give_up = timers.sleep_until(timers.now() + CLOSE_LIMIT);
         tokio::select! {
             biased;
             () = thread.finished() => {}
-            () = give_up.sleep_until(give_up.now() + CLOSE_LIMIT) => {
-                return Err(CloseError { unconfirmed: thread.unfinished() });
-            }
+            () = &mut give_up => return Err(CloseError { unconfirmed: thread.unfinished() }),
         }
         if let Some(close) = self.shared.close_engine() {
-            close.await;
+            // All is released. What is left of the engine may end in the background.
+            tokio::select! {
+                biased;
+                _ = thread.finish(close) => {}
+                () = give_up => {}
+            }
         }
         Ok(())
     }

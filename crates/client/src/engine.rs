@@ -13,6 +13,7 @@
 //!   others within that time limit.
 
 use std::fmt;
+use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -152,6 +153,48 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
     }
 }
 
+/// Says that a request's answer is not wanted any more. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Cancellation(CancellationToken);
+
+impl Cancellation {
+    /// One that is not raised.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Raises it, for all clones and children.
+    pub fn cancel(&self) {
+        self.0.cancel();
+    }
+
+    /// Whether it is raised.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled()
+    }
+
+    /// Resolves when it is raised.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point.
+    pub async fn cancelled(&self) {
+        self.0.cancelled().await;
+    }
+
+    /// Runs a future until this is raised: `None` if it is raised first.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point, if `work` may.
+    pub async fn run_until_cancelled<F: Future>(&self, work: F) -> Option<F::Output> {
+        self.0.run_until_cancelled(work).await
+    }
+
+    /// One that is raised with this one, and may be raised alone.
+    pub fn child(&self) -> Self {
+        Self(self.0.child_token())
+    }
+}
+
 /// What an engine is asked to grant.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -176,7 +219,7 @@ pub struct AcquireRequest {
     /// What the caller calls itself.
     pub label: Option<Arc<str>>,
     /// Raised when nobody waits for the answer any more.
-    pub cancel: CancellationToken,
+    pub cancel: Cancellation,
     /// To be told when the engine learns by itself that the grant is lost.
     pub loss: LossNotice,
 }
@@ -195,7 +238,7 @@ impl AcquireRequest {
             renews: false,
             wait: WaitUntil::Try,
             label: None,
-            cancel: CancellationToken::new(),
+            cancel: Cancellation::new(),
             loss: LossNotice::ignored(),
         }
     }
@@ -320,11 +363,11 @@ pub struct Conversion {
     /// How long to wait.
     pub wait: WaitUntil,
     /// Raised when nobody waits for the answer any more.
-    pub cancel: CancellationToken,
+    pub cancel: Cancellation,
 }
 
 impl Conversion {
-    pub(crate) const fn new(grant: Grant, to: Mode, wait: WaitUntil, cancel: CancellationToken) -> Self {
+    pub(crate) const fn new(grant: Grant, to: Mode, wait: WaitUntil, cancel: Cancellation) -> Self {
         Self { grant, to, wait, cancel }
     }
 

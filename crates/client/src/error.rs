@@ -27,7 +27,29 @@ pub enum EngineError {
         #[source]
         cause: Option<Cause>,
     },
-    /// The engine answered, and said no: a login, a permission, a full disk, a limit.
+    /// The engine rejected the login, or the login lacks a permission that locks need.
+    #[error("{engine} denied access: {message}")]
+    Denied {
+        /// The engine.
+        engine: &'static str,
+        /// What was denied, the server's own words, and what to change.
+        message: String,
+        /// What the system said.
+        #[source]
+        cause: Option<Cause>,
+    },
+    /// The URL names something that does not exist: a host, a database, a directory.
+    #[error("{engine} does not find what the URL names: {message}")]
+    NotFound {
+        /// The engine.
+        engine: &'static str,
+        /// What is missing, the server's own words, and what to change.
+        message: String,
+        /// What the system said.
+        #[source]
+        cause: Option<Cause>,
+    },
+    /// The engine answered with an error: a full disk, a limit, a command that is disabled.
     #[error("{engine} refused: {message}")]
     Refused {
         /// The engine.
@@ -54,6 +76,23 @@ pub enum EngineError {
     Closed,
 }
 
+impl EngineError {
+    /// Whether the same request may succeed later without a change: the engine could not be reached.
+    pub const fn is_retryable(&self) -> bool {
+        matches!(self, Self::Unreachable { .. })
+    }
+
+    /// Whether a wait outlasts it. A client that has connected once does not find its host while the name server is away.
+    pub(crate) const fn is_outage(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::NotFound { .. })
+    }
+
+    /// Whether it lasts until a person changes something. A full disk may have room again by itself.
+    const fn needs_a_person(&self) -> bool {
+        !matches!(self, Self::Unreachable { .. } | Self::NotFound { .. } | Self::Refused { .. })
+    }
+}
+
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -67,6 +106,13 @@ pub enum ConnectError {
     /// The client's own thread could not be started.
     #[error("could not start the client's thread: raise the limit on threads or open files")]
     Thread(#[source] std::io::Error),
+}
+
+impl ConnectError {
+    /// Whether connecting may succeed later without a change.
+    pub const fn is_retryable(&self) -> bool {
+        matches!(self, Self::Engine(error) if error.is_retryable())
+    }
 }
 
 /// Why a lock was not acquired. In every case nothing is held and nobody waits.
@@ -133,6 +179,26 @@ pub enum AcquireError {
     Engine(#[from] EngineError),
 }
 
+impl AcquireError {
+    /// Whether another owner holds the lock: [`Busy`](Self::Busy) or [`TimedOut`](Self::TimedOut).
+    pub const fn is_busy(&self) -> bool {
+        matches!(self, Self::Busy { .. } | Self::TimedOut { .. })
+    }
+
+    /// Whether the same request may succeed later without a change.
+    pub const fn is_retryable(&self) -> bool {
+        match self {
+            Self::Busy { .. } | Self::TimedOut { .. } | Self::Deadlock { .. } | Self::Lapsed { .. } => true,
+            Self::Engine(error) => error.is_retryable(),
+            Self::Name(_) | Self::Ttl(_) | Self::MaxHold | Self::NotCovered { .. } => false,
+        }
+    }
+
+    pub(crate) const fn is_outage(&self) -> bool {
+        matches!(self, Self::Engine(error) if error.is_outage())
+    }
+}
+
 /// One request of a deadlock's cycle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CycleMember {
@@ -179,11 +245,19 @@ pub enum LostReason {
 /// The lock is no longer held: stop, and change nothing that it protects.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the lock on `{name}` is lost: {reason}")]
+#[non_exhaustive]
 pub struct Lost {
     /// The resource.
     pub name: LockName,
     /// Why.
     pub reason: LostReason,
+}
+
+impl Lost {
+    /// The lock with this name is lost for this reason.
+    pub const fn new(name: LockName, reason: LostReason) -> Self {
+        Self { name, reason }
+    }
 }
 
 /// Why an engine did not renew a grant.
@@ -246,6 +320,26 @@ pub enum ConvertError {
     /// The engine failed, or does not convert.
     #[error(transparent)]
     Engine(#[from] EngineError),
+}
+
+impl ConvertError {
+    /// Whether other owners hold conflicting modes: [`Busy`](Self::Busy) or [`TimedOut`](Self::TimedOut).
+    pub const fn is_busy(&self) -> bool {
+        matches!(self, Self::Busy { .. } | Self::TimedOut { .. })
+    }
+
+    /// Whether the same conversion may succeed later without a change.
+    pub const fn is_retryable(&self) -> bool {
+        match self {
+            Self::Busy { .. } | Self::TimedOut { .. } | Self::Deadlock { .. } => true,
+            Self::Engine(error) => error.is_retryable(),
+            Self::Lost(_) | Self::Reentered { .. } => false,
+        }
+    }
+
+    pub(crate) const fn is_outage(&self) -> bool {
+        matches!(self, Self::Engine(error) if error.is_outage())
+    }
 }
 
 /// Why a release did not do what it should.
@@ -368,6 +462,39 @@ pub enum OncePerError {
     /// The engine failed, or remembers no starts. Nothing was run, nor recorded.
     #[error(transparent)]
     Engine(#[from] EngineError),
+}
+
+impl OncePerError {
+    /// Whether another owner holds the lock, and no start is recorded.
+    pub const fn is_busy(&self) -> bool {
+        matches!(self, Self::Acquire(error) if error.is_busy())
+    }
+
+    /// Whether the same request may succeed later without a change. `Lost` and the two `InDoubt` are not among them: there the
+    /// caller has to decide what a second run would do.
+    pub const fn is_retryable(&self) -> bool {
+        match self {
+            Self::Acquire(error) => error.is_retryable(),
+            Self::Engine(error) => error.is_retryable(),
+            _ => false,
+        }
+    }
+
+    pub(crate) const fn is_outage(&self) -> bool {
+        matches!(self, Self::Engine(error) if error.is_outage())
+    }
+
+    /// Whether every further attempt must fail too, unless a person changes something.
+    pub(crate) const fn ends_a_schedule(&self) -> bool {
+        match self {
+            Self::Period { .. } | Self::Spread { .. } | Self::Mode { .. } => true,
+            Self::Acquire(AcquireError::Engine(error)) | Self::Engine(error) => error.needs_a_person(),
+            Self::Acquire(error) => !error.is_retryable(),
+            Self::Lost(_) | Self::StartInDoubt { .. } | Self::SuccessInDoubt { .. } | Self::Release(_) => {
+                false
+            }
+        }
+    }
 }
 
 /// Why nothing can be seen of a lock.

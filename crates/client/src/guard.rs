@@ -7,35 +7,51 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tenure_table::{FencingToken, GrantId, LockName, Mode, OwnerId, Value};
-use tokio::sync::OwnedMutexGuard;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{OwnedMutexGuard, watch};
+use tokio::task::JoinHandle;
 
-use crate::capabilities::Capability;
+use crate::capabilities::{Capability, Unsupported};
 use crate::clock::BootTime;
-use crate::engine::{Conversion, Engine, Grant, Granted, Remembered, Start, WaitUntil};
+use crate::engine::{Cancellation, Conversion, Engine, Grant, Granted, Remembered, Start, WaitUntil};
 use crate::error::{ConvertError, EngineError, Lost, LostReason, ReleaseError, RememberError, ValueError};
-use crate::hold::{Ended, GuardState, GuardWatch, Hold, LetGo, NotConverted};
+use crate::hold::{Ended, GuardState, Hold, LetGo, NotConverted, Progress, ReleaseTask};
 use crate::operation::Operation;
+use crate::outage::Outage;
 use crate::request::Wait;
 use crate::shared::Shared;
+use crate::watch::GuardWatch;
 
 /// A lock that is held. Dropping it releases the lock, on the client's own thread and without blocking;
 /// [`release`](Guard::release) does it at once and says how it went.
 ///
-/// At the end of a program, release it or [close the client](crate::Client::close): a guard that is dropped as `main` returns is
-/// released by a thread that ends with the process, perhaps before it got to it, and the next holder waits for the lease to end.
+/// A guard that goes with an early return from `main` is released too: dropping the last [`Client`](crate::Client) waits up to two
+/// seconds for releases that are under way. A process that ends without dropping its client and guards (`std::process::exit`, an
+/// abort, a kill) leaves the lock to its lease; so does an engine that does not answer within those two seconds.
 #[derive(Debug)]
 #[must_use = "dropping a guard releases the lock"]
 pub struct Guard {
     hold: Arc<Hold>,
     shared: Arc<Shared>,
-    let_go: bool,
+    on_drop: OnDrop,
+}
+
+/// What a guard does when it is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnDrop {
+    /// It was released before.
+    Nothing,
+    Release,
+    /// For guards of the blocking API.
+    ReleaseAndWait,
 }
 
 /// How a release went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the lock may have been lost before it was released"]
+#[non_exhaustive]
 pub enum Release {
     /// The lock was held until now, and is free.
     Released,
@@ -47,7 +63,13 @@ pub enum Release {
 
 impl Guard {
     pub(crate) const fn new(hold: Arc<Hold>, shared: Arc<Shared>) -> Self {
-        Self { hold, shared, let_go: false }
+        Self { hold, shared, on_drop: OnDrop::Release }
+    }
+
+    /// The same guard, whose drop blocks until the engine has answered, for a limited time.
+    pub(crate) const fn blocking(mut self) -> Self {
+        self.on_drop = OnDrop::ReleaseAndWait;
+        self
     }
 
     pub(crate) const fn hold(&self) -> &Arc<Hold> {
@@ -81,6 +103,12 @@ impl Guard {
     /// The fencing token, where the engine has them: send it along with every write.
     pub fn token(&self) -> Option<FencingToken> {
         self.hold.token()
+    }
+
+    /// The fencing token, or the error that this engine has none. It never fails for a request with
+    /// [`require(Capability::Fencing)`](crate::LockRequest::require).
+    pub fn fencing_token(&self) -> Result<FencingToken, Unsupported> {
+        self.token().ok_or_else(|| self.engine().capabilities().unsupported(Capability::Fencing.to_string()))
     }
 
     /// The value that stays with the resource: as it was at the grant, or as this guard last wrote it.
@@ -127,6 +155,16 @@ impl Guard {
         }
     }
 
+    /// Resolves when renewal is failing, with the deadline at which the lock is lost if that goes on; never, if the lock is released
+    /// or lost first. Until the deadline the lock is held and safe.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point.
+    pub fn jeopardy(&self) -> impl Future<Output = Option<BootTime>> + Send + use<> {
+        let mut watch = self.watch();
+        async move { watch.jeopardy().await }
+    }
+
     /// Descriptors that keep the grant standing, should this process die: for as long as any process has one of them open, the
     /// engine does not free the lock on that account. For a program that must not let anybody in before its children are
     /// gone. Empty where the lock does not hang on an open descriptor, as with a lease, which stands until it ends.
@@ -147,18 +185,8 @@ impl Guard {
     /// # Cancellation safety
     /// May be dropped at any point, if `work` may.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Lost> {
-        let mut work = pin!(work);
-        let mut lost = pin!(self.lost());
-        poll_fn(|context| {
-            if let Err(lost) = self.check() {
-                return Poll::Ready(Err(lost));
-            }
-            if let Poll::Ready(reason) = lost.as_mut().poll(context) {
-                return Poll::Ready(Err(Lost { name: self.hold.name.clone(), reason }));
-            }
-            work.as_mut().poll(context).map(Ok)
-        })
-        .await
+        let lost = self.lost().map(|reason| self.lost_because(reason));
+        run_while(|| self.check(), lost, work).await
     }
 
     /// Writes the value that stays with the resource: at most [`Value::MAX_BYTES`], only by a holder of EX or PW and
@@ -177,14 +205,15 @@ impl Guard {
             return Err(ValueError::Mode { name: grant.name, held });
         }
         self.check()?;
-        let writing = self.engine().clone().set_value(grant, bytes.clone());
         let written = self.hold.clone();
-        let write = async move {
-            writing.await?;
-            written.wrote(Value { bytes, in_doubt: false });
-            Ok(())
+        let write = |engine: Arc<dyn Engine>| -> BoxFuture<'static, _> {
+            Box::pin(async move {
+                engine.set_value(grant, bytes.clone()).await?;
+                written.wrote(Value { bytes, in_doubt: false });
+                Ok(())
+            })
         };
-        let result = self.shared.finish(Box::pin(write)).await;
+        let result = self.shared.ask(write).await;
         if let Err(ValueError::Lost(lost)) = &result {
             self.shared.lose(&self.hold, lost.reason);
         }
@@ -197,7 +226,7 @@ impl Guard {
     /// May be dropped at any point; whether it was noted down is then not known.
     pub(crate) async fn remember(&self, start: Start) -> Result<Remembered, RememberError> {
         self.check()?;
-        let result = self.shared.finish(self.engine().clone().remember(self.hold.grant(), start)).await;
+        let result = self.shared.ask(|engine| engine.remember(self.hold.grant(), start)).await;
         if let Err(RememberError::Lost(lost)) = &result {
             self.shared.lose(&self.hold, lost.reason);
         }
@@ -217,16 +246,16 @@ impl Guard {
         self.check()?;
         let wait = wait.from(self.shared.clock.now());
         let turn = self.turn_to_convert(to, wait).await?;
-        let cancel = self.shared.closing.child_token();
+        let cancel = self.shared.closing.child();
         let from = self.hold.begin_conversion(to, cancel.clone()).map_err(|refused| match refused {
             NotConverted::Lost(reason) => ConvertError::Lost(self.lost_because(reason)),
             NotConverted::Reentered { held } => {
                 ConvertError::Reentered { name: self.name().clone(), held, to }
             }
         })?;
+        let conversion = Conversion::new(from.clone(), to, wait, cancel.clone());
         let converting =
-            self.engine().clone().convert(Conversion::new(from.clone(), to, wait, cancel.clone()));
-        let converting = Box::pin(async move { (converting.await, turn) });
+            Box::pin(convert_through_outages(self.shared.clone(), conversion).map(|result| (result, turn)));
         let (shared, hold) = (self.shared.clone(), self.hold.clone());
         let settle = move |(result, turn)| -> BoxFuture<'static, ()> {
             Box::pin(async move {
@@ -239,7 +268,7 @@ impl Guard {
         match result {
             Ok(granted) => self.hold.end_conversion(Some(granted)).map_err(|reason| {
                 // The engine converted what had been lost, and perhaps released, before.
-                self.shared.release_in_background(self.hold.grant(), None);
+                self.shared.release_in_background(ReleaseTask::new(self.hold.grant(), None));
                 self.lost_because(reason).into()
             }),
             Err(error) => {
@@ -273,19 +302,20 @@ impl Guard {
         Lost { name: self.hold.name.clone(), reason }
     }
 
-    /// Releases the lock and says how that went. With an error the release goes on in the background.
+    /// Releases the lock and says how that went. It returns when the engine has freed the lock, also if the lock was lost before.
+    /// With an error the release goes on in the background.
     ///
     /// # Cancellation safety
     /// May be dropped at any point: the release goes on, on the client's own thread.
     pub async fn release(mut self) -> Result<Release, ReleaseError> {
         // Belief may have ended without anybody having looked.
         let _ = self.check();
-        self.let_go = true;
+        self.on_drop = OnDrop::Nothing;
         let (grant, releasing, lost) = match self.shared.let_go(&self.hold) {
             (LetGo::Last(grant), releasing) => (grant, releasing, None),
             (LetGo::Kept(grant, reason, releasing), _) => (grant, releasing, Some(reason)),
             (LetGo::StillHeld, _) => return Ok(Release::StillHeld),
-            (LetGo::Lost(reason), _) => return Ok(Release::AlreadyLost(reason)),
+            (LetGo::Lost(reason, progress), _) => return self.after_loss(reason, progress).await,
         };
         let asking = self.engine().clone().release(grant.clone());
         // One for this future, and one for what goes on if it is dropped.
@@ -293,7 +323,9 @@ impl Guard {
         let (background, again) = (self.shared.background.clone(), grant.clone());
         let settle = move |result| -> BoxFuture<'static, ()> {
             match result {
-                Err(ReleaseError::Engine(_)) => Box::pin(background.release(again, going_on)),
+                Err(ReleaseError::Engine(_)) => {
+                    Box::pin(background.release(ReleaseTask::new(again, going_on)))
+                }
                 Ok(()) | Err(ReleaseError::NotHeld(_)) => Box::pin(async {}),
             }
         };
@@ -303,10 +335,42 @@ impl Guard {
             Ok(()) => Ok(lost.map_or(Release::Released, Release::AlreadyLost)),
             Err(ReleaseError::NotHeld(reason)) => Ok(Release::AlreadyLost(lost.unwrap_or(reason))),
             Err(error) => {
-                self.shared.release_in_background(grant, releasing);
+                self.shared.release_in_background(ReleaseTask::new(grant, releasing));
                 Err(error)
             }
         }
+    }
+
+    /// Lets go of the lock in the background: nothing if that was done before, or if other guards still stand.
+    pub(crate) fn begin_release(&mut self) -> Option<JoinHandle<()>> {
+        if std::mem::replace(&mut self.on_drop, OnDrop::Nothing) == OnDrop::Nothing {
+            return None;
+        }
+        match self.shared.let_go(&self.hold) {
+            (LetGo::Last(grant), releasing) | (LetGo::Kept(grant, _, releasing), _) => {
+                Some(self.shared.release_in_background(ReleaseTask::new(grant, releasing)))
+            }
+            (LetGo::StillHeld | LetGo::Lost(..), _) => None,
+        }
+    }
+
+    /// Waits until the background release of a lost grant is done. If it has failed so far, the engine is asked once more, for the
+    /// error.
+    async fn after_loss(
+        &self,
+        reason: LostReason,
+        progress: Option<watch::Receiver<Progress>>,
+    ) -> Result<Release, ReleaseError> {
+        let Some(mut progress) = progress else { return Ok(Release::AlreadyLost(reason)) };
+        let answered = progress.wait_for(|progress| *progress != Progress::Asked).await;
+        let is_done = answered.is_ok_and(|progress| *progress == Progress::Done);
+        if !is_done {
+            let again = self.engine().clone().release(self.hold.grant());
+            if let Err(error @ ReleaseError::Engine(_)) = self.shared.finish(again).await {
+                return Err(error);
+            }
+        }
+        Ok(Release::AlreadyLost(reason))
     }
 
     fn engine(&self) -> &Arc<dyn Engine> {
@@ -316,14 +380,44 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.let_go {
-            return;
+        let waits = self.on_drop == OnDrop::ReleaseAndWait;
+        if let Some(release) = self.begin_release().filter(|_| waits) {
+            self.shared.thread.handle().wait_for([release]);
         }
-        match self.shared.let_go(&self.hold) {
-            (LetGo::Last(grant), releasing) | (LetGo::Kept(grant, _, releasing), _) => {
-                self.shared.release_in_background(grant, releasing);
+    }
+}
+
+/// Runs `work` until it is done or `lost` resolves. Looks at `check` before each poll of the work: a process that was stopped may resume
+/// after the deadline.
+pub(crate) async fn run_while<F: Future>(
+    check: impl Fn() -> Result<(), Lost>,
+    lost: impl Future<Output = Lost>,
+    work: F,
+) -> Result<F::Output, Lost> {
+    let (mut work, mut lost) = (pin!(work), pin!(lost));
+    poll_fn(|context| {
+        check()?;
+        if let Poll::Ready(lost) = lost.as_mut().poll(context) {
+            return Poll::Ready(Err(lost));
+        }
+        work.as_mut().poll(context).map(Ok)
+    })
+    .await
+}
+
+/// Asks the engine for a conversion, again where the engine cannot be reached.
+async fn convert_through_outages(
+    shared: Arc<Shared>,
+    conversion: Conversion,
+) -> Result<Granted, ConvertError> {
+    let mut outage = Outage::new();
+    loop {
+        let Conversion { grant, wait, cancel, .. } = &conversion;
+        match shared.engine.clone().convert(conversion.clone()).await {
+            Err(error) if error.is_outage() => {
+                outage.pause(&*shared.clock, &grant.name, *wait, cancel, error).await?;
             }
-            (LetGo::StillHeld | LetGo::Lost(_), _) => {}
+            answer => return answer,
         }
     }
 }
@@ -338,13 +432,13 @@ async fn settle_conversion(
 ) {
     let converted = result.is_ok();
     if hold.end_conversion(result.ok()).is_err() {
-        shared.release_in_background(from, None);
+        shared.release_in_background(ReleaseTask::new(from, None));
         return;
     }
     if !converted || from.mode.covers(to) {
         return;
     }
-    let cancel = CancellationToken::new();
+    let cancel = Cancellation::new();
     let Ok(grant) = hold.begin_conversion(from.mode, cancel.clone()) else { return };
     let back = Conversion::new(grant, from.mode, WaitUntil::Try, cancel);
     let result = shared.engine.clone().convert(back).await;

@@ -8,17 +8,18 @@ use std::time::Duration;
 
 use tenure_table::{FencingToken, GrantId, LockName, Mode, OwnerId, Value};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use crate::clock::BootTime;
-use crate::engine::{Grant, Granted};
+use crate::engine::{Cancellation, Grant, Granted};
 use crate::error::{LostReason, RenewError};
 use crate::lease::{Term, Ttl};
 use crate::owner::Releasing;
 use crate::renewal::{Begun, Renewal};
+use crate::watch::{GuardWatch, Shown};
 
 /// What a guard's holder may believe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GuardState {
     /// The lock is held.
     Held,
@@ -81,22 +82,66 @@ struct Belief {
     renewal: Renewal,
     /// Under which instant the schedule has it.
     scheduled: Option<BootTime>,
-    /// It is lost, and is to be released with its last guard.
-    kept: Option<Kept>,
-    /// There once somebody watches: most locks come and go unwatched.
-    watched: Option<Watched>,
+    /// What the engine may still hold of a grant that is lost.
+    leftover: Leftover,
+    /// Created with the first watch: most locks come and go unwatched.
+    watched: Option<watch::Sender<Shown>>,
 }
 
-/// What those see who watch.
+/// What the engine may still hold of a lost grant.
 #[derive(Debug)]
-struct Watched {
-    ended: watch::Sender<Option<Ended>>,
-    /// When belief ends if nothing more is heard.
-    deadline: watch::Sender<Option<BootTime>>,
+enum Leftover {
+    /// The grant is not lost, or its last guard has taken over the release.
+    Nothing,
+    /// The grant, until its last guard goes. The owner's next acquire waits for that.
+    Kept(Option<Releasing>),
+    /// The grant, until the background release is done.
+    Releasing(watch::Receiver<Progress>),
 }
 
-/// What says, to the same owner, that a lost grant is not yet released.
-type Kept = Option<Releasing>;
+/// How far a background release has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// The engine has not answered yet.
+    Asked,
+    /// The engine could not be asked so far. The release is repeated.
+    Failed,
+    /// The engine has freed the grant, or did not hold it.
+    Done,
+}
+
+/// A grant that the client releases in the background.
+#[derive(Debug)]
+pub(crate) struct ReleaseTask {
+    pub(crate) grant: Grant,
+    /// Holds back the owner's next acquire of the lock.
+    releasing: Option<Releasing>,
+    progress: Option<watch::Sender<Progress>>,
+}
+
+impl ReleaseTask {
+    pub(crate) const fn new(grant: Grant, releasing: Option<Releasing>) -> Self {
+        Self { grant, releasing, progress: None }
+    }
+
+    /// The engine could not be asked.
+    pub(crate) fn failed(&self) {
+        self.publish(Progress::Failed);
+    }
+
+    /// The engine has freed the grant.
+    pub(crate) fn done(mut self) {
+        // First: a caller that sees `Done` may acquire again at once.
+        drop(self.releasing.take());
+        self.publish(Progress::Done);
+    }
+
+    fn publish(&self, progress: Progress) {
+        if let Some(sender) = &self.progress {
+            sender.send_replace(progress);
+        }
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -109,7 +154,7 @@ enum Phase {
 #[derive(Debug)]
 struct UnderWay {
     to: Mode,
-    cancel: CancellationToken,
+    cancel: Cancellation,
 }
 
 /// What is to be done about a hold whose instant has come.
@@ -125,22 +170,18 @@ pub(crate) enum LetGo {
     Last(Grant),
     /// Other guards of the same owner still stand.
     StillHeld,
-    /// It had been lost before.
-    Lost(LostReason),
+    /// It had been lost before, and its release is under way, unless another guard keeps it.
+    Lost(LostReason, Option<watch::Receiver<Progress>>),
     /// It had been lost before, and this was the last guard that kept it from being released.
     Kept(Grant, LostReason, Option<Releasing>),
 }
 
 /// A grant of which belief has ended.
-pub(crate) struct LostGrant {
-    pub(crate) grant: Grant,
-    pub(crate) release: ReleaseLost,
-}
-
-/// When a lost grant is released.
-pub(crate) enum ReleaseLost {
-    Now(Option<Releasing>),
-    WithItsLastGuard,
+pub(crate) enum LostGrant {
+    /// It is to be released now.
+    Release(ReleaseTask),
+    /// It is to be released with its last guard.
+    Keep(Grant),
 }
 
 /// A grant that arrived cannot be believed in: its deadline had passed, or the engine had already said that it is lost.
@@ -176,7 +217,7 @@ impl Hold {
             max_hold_ends: None,
             renewal: Renewal::off(),
             scheduled: None,
-            kept: None,
+            leftover: Leftover::Nothing,
             watched: None,
         };
         Self {
@@ -242,7 +283,7 @@ impl Hold {
         belief.value = granted.value;
         belief.guards = 1;
         belief.phase = Phase::Held { in_jeopardy: false };
-        belief.show_deadline();
+        belief.show();
         Ok(())
     }
 
@@ -251,7 +292,7 @@ impl Hold {
         let mut belief = self.belief();
         belief.max_hold_ends =
             [belief.max_hold_ends, longest.map(|longest| now + longest)].into_iter().flatten().min();
-        belief.show_deadline();
+        belief.show();
     }
 
     /// One more guard for the same grant, if it stands; the mode that is held, if that does not cover `mode`.
@@ -275,9 +316,14 @@ impl Hold {
         belief.guards = belief.guards.saturating_sub(1);
         let is_last = belief.guards == 0;
         match belief.phase {
-            Phase::Ended(Ended::Lost(reason)) => match belief.kept.take_if(|_| is_last) {
-                Some(releasing) => LetGo::Kept(self.grant_of(&belief), reason, releasing),
-                None => LetGo::Lost(reason),
+            Phase::Ended(Ended::Lost(reason)) => match &mut belief.leftover {
+                Leftover::Kept(releasing) if is_last => {
+                    let releasing = releasing.take();
+                    belief.leftover = Leftover::Nothing;
+                    LetGo::Kept(self.grant_of(&belief), reason, releasing)
+                }
+                Leftover::Releasing(progress) => LetGo::Lost(reason, Some(progress.clone())),
+                Leftover::Kept(_) | Leftover::Nothing => LetGo::Lost(reason, None),
             },
             Phase::Held { .. } if !is_last => LetGo::StillHeld,
             Phase::Held { .. } => {
@@ -304,21 +350,20 @@ impl Hold {
         };
         belief.end(Ended::Lost(reason));
         // A client that is closed keeps nothing.
-        let keep = self.when_lost == WhenLost::Keep && reason != LostReason::Closed;
-        let release = if keep {
-            belief.kept = Some(releasing);
-            ReleaseLost::WithItsLastGuard
-        } else {
-            ReleaseLost::Now(releasing)
-        };
-        Some(LostGrant { grant, release })
+        if self.when_lost == WhenLost::Keep && reason != LostReason::Closed {
+            belief.leftover = Leftover::Kept(releasing);
+            return Some(LostGrant::Keep(grant));
+        }
+        Some(LostGrant::Release(belief.release_leftover(grant, releasing)))
     }
 
-    /// What was lost and is kept until its last guard is dropped: to be released now after all.
-    pub(crate) fn give_up_kept(&self) -> Option<(Grant, Option<Releasing>)> {
+    /// Begins the release of a lost grant that its guards keep: nothing if none is kept.
+    pub(crate) fn give_up_kept(&self) -> Option<ReleaseTask> {
         let mut belief = self.belief();
-        let releasing = belief.kept.take()?;
-        Some((self.grant_of(&belief), releasing))
+        let Leftover::Kept(releasing) = &mut belief.leftover else { return None };
+        let releasing = releasing.take();
+        let grant = self.grant_of(&belief);
+        Some(belief.release_leftover(grant, releasing))
     }
 
     /// What may be believed at this instant, and why not if nothing.
@@ -344,6 +389,7 @@ impl Hold {
             Some(begun) => {
                 if begun == Begun::Late {
                     belief.phase = Phase::Held { in_jeopardy: true };
+                    belief.show();
                 }
                 Due::Renew(self.grant_of(&belief))
             }
@@ -366,24 +412,21 @@ impl Hold {
                 belief.lease_ends = belief.lease_ends.max(term.deadline());
                 belief.renewal.succeeded(*term, now);
                 belief.phase = Phase::Held { in_jeopardy: false };
-                belief.show_deadline();
+                belief.show();
                 None
             }
             Err(RenewError::Lost(reason)) => Some(*reason),
             Err(RenewError::Engine(_)) => {
                 belief.renewal.failed(now);
                 belief.phase = Phase::Held { in_jeopardy: true };
+                belief.show();
                 None
             }
         }
     }
 
     /// A conversion is about to be asked for; the grant as it is before. If the new mode is weaker, only that is believed in from now on.
-    pub(crate) fn begin_conversion(
-        &self,
-        to: Mode,
-        cancel: CancellationToken,
-    ) -> Result<Grant, NotConverted> {
+    pub(crate) fn begin_conversion(&self, to: Mode, cancel: Cancellation) -> Result<Grant, NotConverted> {
         let mut belief = self.belief();
         if let Phase::Ended(Ended::Lost(reason)) = belief.phase {
             return Err(NotConverted::Lost(reason));
@@ -411,7 +454,7 @@ impl Hold {
             belief.token = granted.token;
             if self.renews {
                 belief.lease_ends = belief.lease_ends.max(granted.term.deadline());
-                belief.show_deadline();
+                belief.show();
             }
         }
         Ok(())
@@ -473,34 +516,42 @@ impl Hold {
 
     pub(crate) fn watch(&self) -> GuardWatch {
         let mut belief = self.belief();
-        let ended = match belief.phase {
-            Phase::Ended(how) => Some(how),
-            Phase::Pending | Phase::Held { .. } => None,
-        };
-        let ends = belief.ends().map(|(at, _)| at);
-        let Watched { ended, deadline } = belief.watched.get_or_insert_with(|| Watched {
-            ended: watch::Sender::new(ended),
-            deadline: watch::Sender::new(ends),
-        });
-        GuardWatch { ended: ended.subscribe(), deadline: deadline.subscribe() }
+        let shown = belief.shown();
+        let watched = belief.watched.get_or_insert_with(|| watch::Sender::new(shown));
+        GuardWatch::new(watched)
     }
 }
 
 impl Belief {
+    /// Makes the task that releases a lost grant; guards that are released meanwhile wait for it.
+    fn release_leftover(&mut self, grant: Grant, releasing: Option<Releasing>) -> ReleaseTask {
+        let (sender, progress) = watch::channel(Progress::Asked);
+        self.leftover = Leftover::Releasing(progress);
+        ReleaseTask { grant, releasing, progress: Some(sender) }
+    }
+
     fn end(&mut self, how: Ended) {
         self.phase = Phase::Ended(how);
         if let Some(conversion) = &self.conversion {
             conversion.cancel.cancel();
         }
-        if let Some(watched) = &self.watched {
-            watched.ended.send_replace(Some(how));
-        }
+        self.show();
     }
 
-    fn show_deadline(&self) {
+    fn shown(&self) -> Shown {
+        let (ended, in_jeopardy) = match self.phase {
+            Phase::Pending => (None, false),
+            Phase::Held { in_jeopardy } => (None, in_jeopardy),
+            Phase::Ended(how) => (Some(how), false),
+        };
+        Shown { ended, in_jeopardy, deadline: self.ends().map(|(at, _)| at) }
+    }
+
+    /// Tells the watches what has changed.
+    fn show(&self) {
         if let Some(watched) = &self.watched {
-            let ends = self.ends().map(|(at, _)| at);
-            watched.deadline.send_if_modified(|shown| std::mem::replace(shown, ends) != ends);
+            let now = self.shown();
+            watched.send_if_modified(|shown| std::mem::replace(shown, now) != now);
         }
     }
 
@@ -535,42 +586,5 @@ impl std::fmt::Debug for Hold {
             .field("id", &self.id)
             .field("state", &self.state())
             .finish_non_exhaustive()
-    }
-}
-
-/// Tells how a guard's hold on its lock ended, without being the guard: for a task or thread beside the work. From
-/// [`Guard::watch`](crate::Guard::watch).
-#[derive(Clone, Debug)]
-pub struct GuardWatch {
-    ended: watch::Receiver<Option<Ended>>,
-    deadline: watch::Receiver<Option<BootTime>>,
-}
-
-impl GuardWatch {
-    /// Resolves when the lock is released or lost.
-    ///
-    /// # Cancellation safety
-    /// May be dropped at any point.
-    pub async fn ended(mut self) -> Ended {
-        match self.ended.wait_for(Option::is_some).await {
-            Ok(ended) => ended.unwrap_or(Ended::Released),
-            // The last guard is gone, and with it what could have been lost.
-            Err(_) => Ended::Released,
-        }
-    }
-
-    /// The instant at which belief ends unless the lease is renewed before, as it was when this was last looked at.
-    pub fn deadline(&mut self) -> Option<BootTime> {
-        *self.deadline.borrow_and_update()
-    }
-
-    /// Resolves when the deadline is another than [`deadline`](Self::deadline) said; never, once the lock is released.
-    ///
-    /// # Cancellation safety
-    /// May be dropped at any point.
-    pub async fn moved(&mut self) {
-        if self.deadline.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
     }
 }

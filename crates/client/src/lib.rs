@@ -8,7 +8,7 @@
 //!
 //! let guard = client.lock("orders/42").acquire().await?; // waits; exclusive
 //! println!("mine, with {:?}", guard.token()); // storage refuses older tokens
-//! guard.release().await?;
+//! println!("{:?}", guard.release().await?); // Released, or AlreadyLost and why
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -45,6 +45,7 @@ mod once_per;
 mod operation;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub mod optimistic;
+mod outage;
 mod owner;
 mod random;
 mod renewal;
@@ -55,6 +56,7 @@ mod sql;
 mod telemetry;
 mod thread;
 mod url;
+mod watch;
 
 pub use capabilities::{Capabilities, Capability, Unsupported};
 pub use client::Client;
@@ -65,7 +67,7 @@ pub use error::{
     LostReason, OncePerError, ReleaseError, ValueError,
 };
 pub use guard::{Guard, Release};
-pub use hold::{Ended, GuardState, GuardWatch, WhenLost};
+pub use hold::{Ended, GuardState, WhenLost};
 pub use info::{LockInfo, Member, Presence};
 pub use lease::{Term, Ttl, TtlError};
 pub use lock_all::{GuardSet, LockAllRequest};
@@ -76,6 +78,7 @@ pub use tenure_table::{
     FencingToken, GrantId, IdError, LockName, Mode, ModeError, ModeSet, NameError, OwnerId, Value,
 };
 pub use url::UrlError;
+pub use watch::GuardWatch;
 
 /// The README's program is compiled and run.
 #[cfg(doctest)]

@@ -12,7 +12,7 @@ use tenure_table::{LockName, NameError, OwnerId};
 
 use crate::engine::WaitUntil;
 use crate::error::{AcquireError, Lost, ReleaseError};
-use crate::guard::{Guard, Release};
+use crate::guard::{Guard, Release, run_while};
 use crate::request::{LockRequest, Options, Wait, request_options};
 use crate::shared::Shared;
 
@@ -62,6 +62,7 @@ impl LockAllRequest {
         if self.options.max_hold == Some(Duration::ZERO) {
             return Err(AcquireError::MaxHold);
         }
+        self.shared.check_open()?;
         let wait = self.options.wait.from(self.shared.clock.now());
         let mut lost = None;
         for _ in 0..ROUNDS {
@@ -134,6 +135,11 @@ pub struct GuardSet {
 }
 
 impl GuardSet {
+    /// All guards, out of a set that is about to be dropped.
+    pub(crate) fn take(&mut self) -> Self {
+        Self { guards: std::mem::take(&mut self.guards) }
+    }
+
     /// The guards, in the order of their names.
     pub fn iter(&self) -> std::slice::Iter<'_, Guard> {
         self.guards.iter()
@@ -177,6 +183,14 @@ impl GuardSet {
     /// An error if any of them is lost.
     pub fn check(&self) -> Result<(), Lost> {
         self.iter().try_for_each(Guard::check)
+    }
+
+    /// Runs a future for as long as all locks are held, and drops it when the first of them is lost.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point, if `work` may.
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Lost> {
+        run_while(|| self.check(), self.lost(), work).await
     }
 
     /// Releases all of them, the last got first. Tries each, and answers with the first error.

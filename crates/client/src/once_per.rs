@@ -7,6 +7,7 @@
 //!   counts, by a look that nobody can come in between. What is seen without the lock can only say that it has run.
 //! - **What is in doubt is not run.** If the answer to `remember` is lost, a run may be left out, and none is done twice.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,11 +16,14 @@ use tenure_table::LockName;
 use crate::capabilities::Capability;
 use crate::clock::BootTime;
 use crate::engine::{Remembered, Start};
-use crate::error::{AcquireError, InspectError, OncePerError, RememberError};
+use crate::error::{AcquireError, EngineError, InspectError, OncePerError, RememberError};
 use crate::guard::{Guard, Release};
 use crate::random;
 use crate::request::{LockRequest, Options, request_options};
 use crate::shared::Shared;
+
+/// How long [`OncePerRequest::every`] pauses after an error, unless the period is shorter.
+const RETRY_EVERY: Duration = Duration::from_secs(10);
 
 /// When a start is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -81,10 +85,71 @@ impl OncePerRequest {
         turn
     }
 
+    /// Runs a job once per period for as long as the program runs, for programs that have no cron. The job gets the [`Run`] and says
+    /// whether it [succeeded](Run::succeeded). Of all programs that call this with one name, one runs the job in each period; the
+    /// others sleep until the next one.
+    ///
+    /// Outages, a lost lock and a start in doubt are logged, and the job is tried again in the next period at the latest. It
+    /// returns only with an error that does not pass by itself: bad input, a denied login, a closed client.
+    ///
+    /// ```no_run
+    /// # async fn report() -> Result<(), std::io::Error> { Ok(()) }
+    /// # async fn example(client: tenure::Client) {
+    /// use std::time::Duration;
+    ///
+    /// let hour = Duration::from_secs(3600);
+    /// let ended = client
+    ///     .once_per("hourly-report", hour)
+    ///     .every(async |run| {
+    ///         let outcome = match run.guard().run(report()).await {
+    ///             Ok(Ok(())) => run.succeeded().await,
+    ///             Ok(Err(_)) | Err(_) => run.failed().await,
+    ///         };
+    ///         if let Err(error) = outcome {
+    ///             eprintln!("{error}");
+    ///         }
+    ///     })
+    ///     .await;
+    /// eprintln!("the job does not run any more: {ended}");
+    /// # }
+    /// ```
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point, if the job may: neither a lock nor a waiter stays behind.
+    pub async fn every<F: Future<Output = ()>>(self, mut job: impl FnMut(Run) -> F) -> OncePerError {
+        let shared = self.shared_with().clone();
+        loop {
+            let began = shared.clock.now();
+            let next = match self.clone().begin().await {
+                Ok(Turn::Yours(run)) => {
+                    let began = run.rest.began;
+                    job(run).await;
+                    began + self.period
+                }
+                Ok(Turn::AlreadyRun { ago }) => shared.clock.now() + self.period.saturating_sub(ago),
+                Err(error) if error.ends_a_schedule() => return error,
+                Err(error) => {
+                    tracing::warn!(target: "tenure::every", %error, "the job did not run; it is tried again");
+                    began + self.period.min(RETRY_EVERY)
+                }
+            };
+            // A fleet that was started together does not stay in step.
+            let next = next + random::jittered(self.period.min(RETRY_EVERY) / 20);
+            tokio::select! {
+                () = shared.closing.cancelled() => return EngineError::Closed.into(),
+                () = shared.clock.sleep_until(next) => {}
+            }
+        }
+    }
+
     async fn turn(self) -> Result<Turn, OncePerError> {
         let job = self.checked()?;
-        if let Some(ago) = job.recall().await? {
-            return Ok(Turn::AlreadyRun { ago });
+        match job.recall().await {
+            Ok(Some(ago)) => return Ok(Turn::AlreadyRun { ago }),
+            Ok(None) => {}
+            // The start is looked for again under the lock, for which the acquire waits through an outage.
+            Err(error) if error.is_outage() && self.request.waits() => {}
+            Err(error) => return Err(error),
         }
         let acquire = self.request.acquire();
         let acquired = match self.record {
@@ -161,8 +226,8 @@ struct Job {
 impl Job {
     /// How long ago it was started, if that is within the window.
     async fn recall(&self) -> Result<Option<Duration>, OncePerError> {
-        let recall = self.shared.engine.clone().recall(self.name.clone(), self.window);
-        self.shared.finish(recall).await.map_err(|error| match error {
+        let recall = self.shared.ask(|engine| engine.recall(self.name.clone(), self.window));
+        recall.await.map_err(|error| match error {
             InspectError::Engine(error) => error.into(),
             InspectError::Name(error) => AcquireError::Name(error).into(),
         })

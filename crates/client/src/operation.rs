@@ -9,9 +9,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::engine::Cancellation;
 use crate::thread::ThreadHandle;
 
 pub(crate) struct Operation<T, S>
@@ -21,7 +21,7 @@ where
 {
     running: Option<Running<T, S>>,
     thread: ThreadHandle,
-    cancel: Option<CancellationToken>,
+    cancel: Option<Cancellation>,
 }
 
 struct Running<T, S> {
@@ -39,7 +39,7 @@ where
     /// `settle` gets the answer if the caller has gone; `cancel` is raised then, where there is anything to be given up.
     pub(crate) const fn new(
         thread: ThreadHandle,
-        cancel: Option<CancellationToken>,
+        cancel: Option<Cancellation>,
         future: BoxFuture<'static, T>,
         settle: S,
     ) -> Self {

@@ -7,21 +7,24 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tenure_table::{LockName, Mode, NameError, OwnerId};
 use tracing::Instrument;
+use tracing::field::Empty;
 
 use crate::capabilities::Capability;
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Granted, LossNotice, WaitUntil};
 use crate::error::{AcquireError, EngineError};
 use crate::guard::Guard;
-use crate::hold::{Hold, Unusable, WhenLost};
+use crate::hold::{Hold, ReleaseTask, Unusable, WhenLost};
 use crate::lease::Ttl;
 use crate::once_per::OncePerRequest;
 use crate::operation::Operation;
+use crate::outage::Outage;
 use crate::owner::Slot;
 use crate::shared::Shared;
 
 /// How long a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Wait {
     /// Not at all.
     Try,
@@ -85,7 +88,7 @@ macro_rules! request_options {
                 self.mode($crate::Mode::SHARED)
             }
 
-            /// How long the grant lives without renewal: [`Ttl::DEFAULT`](crate::Ttl::DEFAULT) if nothing is said.
+            /// How long the grant lives without renewal: 30 seconds ([`Ttl::DEFAULT`](crate::Ttl::DEFAULT)) if nothing is said.
             pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
                 self.options().ttl = ttl;
                 self
@@ -98,7 +101,8 @@ macro_rules! request_options {
                 self
             }
 
-            /// How long to wait; forever if nothing is said.
+            /// How long to wait; forever if nothing is said. While the engine cannot be reached, the request is repeated until the wait
+            /// is over; the error then is [`EngineError::Unreachable`](crate::EngineError::Unreachable).
             pub fn wait(mut self, wait: $crate::Wait) -> Self {
                 self.options().wait = wait;
                 self
@@ -123,7 +127,8 @@ macro_rules! request_options {
                 self
             }
 
-            /// Refuses, before anything is asked of it, an engine that does not have this.
+            /// Refuses, before anything is asked of it, an engine that does not have this. With
+            /// [`Capability::Fencing`](crate::Capability::Fencing) every guard has a [`token`](crate::Guard::token).
             pub fn require(mut self, capability: $crate::Capability) -> Self {
                 self.options().required.push(capability);
                 self
@@ -166,6 +171,10 @@ impl LockRequest {
         self.options.mode
     }
 
+    pub(crate) fn waits(&self) -> bool {
+        self.options.wait != Wait::Try
+    }
+
     /// The same lock for a job that is to run once in a period: see [`Client::once_per`](crate::Client::once_per).
     pub fn once_per(self, period: Duration) -> OncePerRequest {
         OncePerRequest::new(self, period)
@@ -178,18 +187,22 @@ impl LockRequest {
     /// waiter stays behind.
     pub async fn acquire(self) -> Result<Guard, AcquireError> {
         let (name, ttl) = self.checked()?;
-        let span = tracing::debug_span!("tenure.acquire", lock = %name, mode = %self.options.mode);
+        let span = tracing::debug_span!(
+            "tenure.acquire",
+            lock = %name,
+            mode = %self.options.mode,
+            outcome = Empty,
+            token = Empty,
+            waited_ms = Empty,
+        );
         let began = self.shared.clock.now();
         let wait = self.options.wait.from(began);
         let acquire =
             Acquire { shared: &self.shared, options: &self.options, owner: self.owner, name, ttl, wait };
-        async {
-            let result = acquire.run().await;
-            acquire.shared.telemetry.acquired(&result, acquire.shared.clock.now().since(began));
-            result
-        }
-        .instrument(span)
-        .await
+        let result = acquire.run().instrument(span.clone()).await;
+        let took = acquire.shared.clock.now().since(began);
+        acquire.shared.telemetry.acquired(&span, &result, took);
+        result
     }
 
     /// What can be said of it before the engine is asked.
@@ -252,11 +265,11 @@ impl Acquire<'_> {
                 let gate = slot.gate.try_lock().map_err(|_| self.not_got())?;
                 (gate, slot.released().now_or_never().ok_or_else(|| self.not_got())?)
             }
-            WaitUntil::Forever => (slot.gate.lock().await, slot.released().await),
-            WaitUntil::At { at, .. } => tokio::select! {
+            WaitUntil::At { .. } | WaitUntil::Forever => tokio::select! {
                 biased;
                 passed = async { (slot.gate.lock().await, slot.released().await) } => passed,
-                () = self.shared.clock.sleep_until(at) => return Err(self.not_got()),
+                () = self.shared.closing.cancelled() => return Err(EngineError::Closed.into()),
+                () = self.wait_over() => return Err(self.not_got()),
             },
         };
         if let Some(reentered) = self.reenter(&slot) {
@@ -265,6 +278,15 @@ impl Acquire<'_> {
         let guard = self.ask_engine(owner).await?;
         slot.hold(guard.hold());
         Ok(guard)
+    }
+
+    /// Resolves when the wait is over.
+    async fn wait_over(&self) {
+        match self.wait {
+            WaitUntil::Try => {}
+            WaitUntil::At { at, .. } => self.shared.clock.sleep_until(at).await,
+            WaitUntil::Forever => std::future::pending().await,
+        }
     }
 
     /// A further guard for what the owner holds, if it holds it.
@@ -283,17 +305,31 @@ impl Acquire<'_> {
         }
     }
 
-    /// Asks the engine, again where the grant came too late to be believed in.
+    /// Asks the engine; again where the grant came too late to be used, or where the engine cannot be reached.
     async fn ask_engine(&self, owner: OwnerId) -> Result<Guard, AcquireError> {
-        /// So often a grant may come too late before the ttl is at fault and not chance.
+        /// After so many late grants the ttl is at fault and not chance.
         const LATE_GRANTS: usize = 3;
-        for _ in 0..LATE_GRANTS {
-            let (hold, granted) = self.ask_once(owner).await?;
+        let (mut outage, mut late_grants) = (Outage::new(), 0);
+        let closing = &self.shared.closing;
+        // `close` waits until this has ended: until the guard is scheduled, or what was granted is released.
+        let _begun = self.shared.thread.handle().unfinished_token();
+        loop {
+            let (hold, granted) = match self.ask_once(owner).await {
+                Err(error) if error.is_outage() => {
+                    let paused =
+                        outage.pause(&*self.shared.clock, &self.name, self.wait, closing, error).await;
+                    self.shared.check_open()?;
+                    paused?;
+                    continue;
+                }
+                answer => answer?,
+            };
             let (grant, now) = (hold.grant(), self.shared.clock.now());
             if let Err(Unusable) = hold.begin(granted, now) {
-                self.shared.release_in_background(grant, None);
-                if self.wait.is_over(self.shared.clock.now()) {
-                    break;
+                self.shared.release_in_background(ReleaseTask::new(grant, None));
+                late_grants += 1;
+                if late_grants == LATE_GRANTS || self.wait.is_over(self.shared.clock.now()) {
+                    return Err(AcquireError::Lapsed { name: self.name.clone(), ttl: self.ttl.get() });
                 }
                 continue;
             }
@@ -301,13 +337,13 @@ impl Acquire<'_> {
             hold.limit(self.options.max_hold, now);
             let guard = Guard::new(hold, self.shared.clone());
             self.shared.schedule.add(guard.hold());
-            if self.shared.closing.is_cancelled() {
-                // Closing may have looked through the schedule just before.
-                return Err(EngineError::Closed.into());
+            // `close` may have looked through the schedule just before.
+            self.shared.check_open()?;
+            if self.options.required.contains(&Capability::Fencing) {
+                guard.fencing_token()?;
             }
             return Ok(guard);
         }
-        Err(AcquireError::Lapsed { name: self.name.clone(), ttl: self.ttl.get() })
     }
 
     /// One request to the engine, which is finished even if this future is dropped.
@@ -316,7 +352,7 @@ impl Acquire<'_> {
         let reenters = self.owner.is_some();
         let hold = Hold::pending(self.name.clone(), owner, reenters, mode, self.ttl, renew, when_lost);
         let hold = Arc::new(hold);
-        let cancel = self.shared.closing.child_token();
+        let cancel = self.shared.closing.child();
         let request = AcquireRequest {
             grant: hold.id,
             name: self.name.clone(),
@@ -330,15 +366,13 @@ impl Acquire<'_> {
             cancel: cancel.clone(),
             loss: LossNotice::new(&hold, self.shared),
         };
-        if self.shared.closing.is_cancelled() {
-            return Err(EngineError::Closed.into());
-        }
+        self.shared.check_open()?;
         let (background, grant) = (self.shared.background.clone(), hold.grant());
         // If this is dropped, the next acquire of the same owner waits until it is settled.
         let releasing = self.shared.reentry.releasing(&hold);
         let settle = move |result: Result<Granted, AcquireError>| -> BoxFuture<'static, ()> {
             match result {
-                Ok(_) => Box::pin(background.release(grant, releasing)),
+                Ok(_) => Box::pin(background.release(ReleaseTask::new(grant, releasing))),
                 Err(_) => Box::pin(async move { drop(releasing) }),
             }
         };

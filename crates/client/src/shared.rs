@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tokio_util::sync::CancellationToken;
+use tokio::task::JoinHandle;
 
 use crate::clock::Clock;
-use crate::engine::{Engine, Grant};
+use crate::engine::{Cancellation, Engine, Grant};
 use crate::error::{EngineError, LostReason, ReleaseError, RenewError};
-use crate::hold::{Hold, LetGo, ReleaseLost};
+use crate::hold::{Hold, LetGo, LostGrant, ReleaseTask};
 use crate::keeper::Schedule;
 use crate::operation::Operation;
 use crate::owner::{Reentry, Releasing};
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     pub(crate) schedule: Arc<Schedule>,
     pub(crate) reentry: Arc<Reentry>,
     /// Raised when the client is closed; every acquire's `cancel` hangs on it.
-    pub(crate) closing: CancellationToken,
+    pub(crate) closing: Cancellation,
     engine_closed: AtomicBool,
     pub(crate) thread: ClientThread,
 }
@@ -47,7 +47,7 @@ impl Shared {
             background: Arc::new(background),
             schedule: Arc::default(),
             reentry: Arc::default(),
-            closing: CancellationToken::new(),
+            closing: Cancellation::new(),
             engine_closed: AtomicBool::new(false),
             thread,
         });
@@ -60,15 +60,18 @@ impl Shared {
         // Before belief ends: whoever finds that it has must also find that a release is under way.
         let releasing = self.reentry.releasing(hold);
         let Some(lost) = hold.lose(reason, releasing) else { return };
-        self.telemetry.lost(&lost.grant, reason);
         self.telemetry.ended();
-        match lost.release {
-            ReleaseLost::Now(releasing) => {
+        match lost {
+            LostGrant::Release(task) => {
+                self.telemetry.lost(&task.grant, reason);
                 self.schedule.remove(hold);
-                self.release_in_background(lost.grant, releasing);
+                self.release_in_background(task);
             }
-            // Nothing is due any more, but a client that is closed must find it.
-            ReleaseLost::WithItsLastGuard => self.schedule.put(hold),
+            LostGrant::Keep(grant) => {
+                self.telemetry.lost(&grant, reason);
+                // Nothing is due any more, but a client that is closed must find it.
+                self.schedule.put(hold);
+            }
         }
     }
 
@@ -82,7 +85,7 @@ impl Shared {
                 self.telemetry.ended();
             }
             LetGo::Kept(..) => self.schedule.remove(hold),
-            LetGo::StillHeld | LetGo::Lost(_) => {}
+            LetGo::StillHeld | LetGo::Lost(..) => {}
         }
         (let_go, releasing)
     }
@@ -109,17 +112,38 @@ impl Shared {
     }
 
     /// Releases a grant for which nobody waits any more.
-    pub(crate) fn release_in_background(&self, grant: Grant, releasing: Option<Releasing>) {
-        self.thread.handle().finish(self.background.clone().release(grant, releasing));
+    pub(crate) fn release_in_background(&self, task: ReleaseTask) -> JoinHandle<()> {
+        self.thread.handle().finish(self.background.clone().release(task))
     }
 
-    /// Runs an engine's operation of which nothing is to be undone, and which is finished all the same if this is dropped.
+    /// Runs an engine operation that needs no undo. A closed client answers `Closed`. If the caller drops the future, the
+    /// operation still runs to its end.
+    pub(crate) async fn ask<T, E>(
+        &self,
+        operation: impl FnOnce(Arc<dyn Engine>) -> BoxFuture<'static, Result<T, E>>,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<EngineError> + Send + 'static,
+    {
+        // The token comes before the check: `close` either sees the token and waits, or the check sees `closing`.
+        let _begun = self.thread.handle().unfinished_token();
+        self.check_open()?;
+        self.finish(operation(self.engine.clone())).await
+    }
+
+    /// Runs an engine operation to its end, also if the caller drops the future.
     pub(crate) fn finish<T: Send + 'static>(
         &self,
-        future: BoxFuture<'static, T>,
+        operation: BoxFuture<'static, T>,
     ) -> impl Future<Output = T> + use<T> {
         let settle = |_: T| -> BoxFuture<'static, ()> { Box::pin(async {}) };
-        Operation::new(self.thread.handle().clone(), None, future, settle)
+        Operation::new(self.thread.handle().clone(), None, operation, settle)
+    }
+
+    /// An error once the client is closed.
+    pub(crate) fn check_open(&self) -> Result<(), EngineError> {
+        if self.closing.is_cancelled() { Err(EngineError::Closed) } else { Ok(()) }
     }
 
     /// Closes the engine, once.
@@ -130,9 +154,8 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if let Some(close) = self.close_engine() {
-            self.thread.end_with(close);
-        }
+        let close = self.close_engine().unwrap_or_else(|| Box::pin(async {}));
+        self.thread.end_with(close);
     }
 }
 
@@ -146,20 +169,20 @@ pub(crate) struct Background {
 
 impl Background {
     /// Tries again and again until the engine answers: whether a grant has ended by itself, only the engine knows.
-    pub(crate) async fn release(self: Arc<Self>, grant: Grant, releasing: Option<Releasing>) {
+    pub(crate) async fn release(self: Arc<Self>, task: ReleaseTask) {
         /// At the most so long between two tries.
         const LONGEST_PAUSE: Duration = Duration::from_secs(5);
         let mut pause = Duration::from_millis(20);
         loop {
-            let result = self.engine.clone().release(grant.clone()).await;
-            self.telemetry.released(&grant, &result);
+            let result = self.engine.clone().release(task.grant.clone()).await;
+            self.telemetry.released(&task.grant, &result);
             match result {
                 Ok(()) | Err(ReleaseError::NotHeld(_) | ReleaseError::Engine(EngineError::Closed)) => break,
-                Err(ReleaseError::Engine(_)) => {}
+                Err(ReleaseError::Engine(_)) => task.failed(),
             }
             self.clock.sleep_until(self.clock.now() + random::jittered(pause)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        drop(releasing);
+        task.done();
     }
 }

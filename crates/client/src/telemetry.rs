@@ -1,23 +1,15 @@
 //! What is counted and what is logged, in one place, so that the names stay the same.
-//!
-//! | metric | kind | labels |
-//! | --- | --- | --- |
-//! | `tenure_acquires_total` | counter | `engine`, `outcome`: granted, busy, timed_out, deadlock, failed |
-//! | `tenure_acquire_seconds` | histogram | `engine`: from the call to the grant |
-//! | `tenure_locks_held` | gauge | `engine` |
-//! | `tenure_renewals_total` | counter | `engine`, `outcome`: renewed, failed, lost |
-//! | `tenure_releases_total` | counter | `engine`, `outcome`: released, not_held, failed |
-//! | `tenure_losses_total` | counter | `engine`, `reason` |
-//! | `tenure_turns_total` | counter | `engine`, `outcome` of a `once_per`: yours, already_run, failed |
+//! They are listed in `docs/observability.md`.
 
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Key, Label, Level, Metadata};
 use tenure_table::FencingToken;
-use tracing::{debug, warn};
+use tracing::{Span, debug, warn};
 
 use crate::engine::Grant;
 use crate::error::{AcquireError, LostReason, OncePerError, ReleaseError, RenewError};
+use crate::guard::Guard;
 use crate::hold::Hold;
 use crate::lease::Term;
 use crate::once_per::Turn;
@@ -46,20 +38,25 @@ impl Telemetry {
         }
     }
 
-    pub(crate) fn acquired<T>(&self, result: &Result<T, AcquireError>, took: Duration) {
+    /// Counts an acquire, and completes its span.
+    pub(crate) fn acquired(&self, span: &Span, result: &Result<Guard, AcquireError>, took: Duration) {
         let outcome = match result {
-            Ok(_) => {
-                counter(&self.granted).increment(1);
-                return metrics::with_recorder(|recorder| {
-                    recorder.register_histogram(&self.seconds, &METADATA).record(took);
-                });
-            }
+            Ok(_) => "granted",
             Err(AcquireError::Busy { .. }) => "busy",
             Err(AcquireError::TimedOut { .. }) => "timed_out",
             Err(AcquireError::Deadlock { .. }) => "deadlock",
             Err(_) => "failed",
         };
-        self.count("tenure_acquires_total", outcome);
+        span.record("outcome", outcome);
+        span.record("waited_ms", u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
+        let Ok(guard) = result else { return self.count("tenure_acquires_total", outcome) };
+        if let Some(token) = guard.token() {
+            span.record("token", token.get());
+        }
+        counter(&self.granted).increment(1);
+        metrics::with_recorder(|recorder| {
+            recorder.register_histogram(&self.seconds, &METADATA).record(took);
+        });
     }
 
     pub(crate) fn turn(&self, result: &Result<Turn, OncePerError>) {

@@ -3,21 +3,30 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::runtime::{Builder, EnterGuard, Handle};
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// How long a dropped client's thread goes on to finish releases. Beyond that, leases do the rest.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
+/// How long the drop of the last client, or of a blocking guard, waits for releases: the process may end right after it.
+pub(crate) const DROP_LIMIT: Duration = Duration::from_secs(2);
+
 /// The thread. It ends, once what was begun is finished, when this is dropped.
 pub(crate) struct ClientThread {
     handle: ThreadHandle,
+    id: ThreadId,
     end: Option<oneshot::Sender<LastWork>>,
+    /// Disconnected when nothing is unfinished any more.
+    drained: Mutex<mpsc::Receiver<()>>,
 }
 
 /// What is done when all else is finished.
@@ -36,13 +45,15 @@ impl ClientThread {
         let runtime = Builder::new_current_thread().enable_all().thread_name("tenure-blocking").build()?;
         let handle = ThreadHandle { runtime: runtime.handle().clone(), unfinished: TaskTracker::new() };
         let (end, ended) = oneshot::channel::<LastWork>();
+        let (draining, drained) = mpsc::channel();
         let unfinished = handle.unfinished.clone();
-        std::thread::Builder::new().name("tenure".into()).spawn(move || {
+        let thread = std::thread::Builder::new().name("tenure".into()).spawn(move || {
             runtime.block_on(async {
                 let last = ended.await.ok();
                 unfinished.close();
                 let finish = async {
                     unfinished.wait().await;
+                    drop(draining);
                     if let Some(last) = last {
                         last.await;
                     }
@@ -52,17 +63,22 @@ impl ClientThread {
             });
             runtime.shutdown_background();
         })?;
-        Ok(Self { handle, end: Some(end) })
+        Ok(Self { handle, id: thread.thread().id(), end: Some(end), drained: Mutex::new(drained) })
     }
 
     pub(crate) const fn handle(&self) -> &ThreadHandle {
         &self.handle
     }
 
-    /// Ends the thread, with this as its last work.
+    /// Ends the thread, with this as its last work. Waits for unfinished work, for [`DROP_LIMIT`] at most.
     pub(crate) fn end_with(&mut self, last: LastWork) {
+        let is_unfinished = self.handle.unfinished() > 0;
         if let Some(end) = self.end.take() {
             let _ = end.send(last);
+        }
+        if is_unfinished && thread::current().id() != self.id {
+            let drained = self.drained.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let _ = drained.recv_timeout(DROP_LIMIT);
         }
     }
 }
@@ -84,8 +100,8 @@ impl ThreadHandle {
     }
 
     /// Runs work that is finished before the client goes away.
-    pub(crate) fn finish(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.unfinished.spawn_on(work, &self.runtime);
+    pub(crate) fn finish(&self, work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        self.unfinished.spawn_on(work, &self.runtime)
     }
 
     /// Counts as unfinished work for as long as it lives.
@@ -101,6 +117,15 @@ impl ThreadHandle {
 
     pub(crate) fn unfinished(&self) -> usize {
         self.unfinished.len()
+    }
+
+    /// Blocks until these tasks of the thread are done, for [`DROP_LIMIT`] at most. Returns at once on a thread of a runtime, which async
+    /// code must not block, and on a thread that is ending.
+    pub(crate) fn wait_for(&self, tasks: impl IntoIterator<Item = JoinHandle<()>>) {
+        if Handle::try_current().is_err_and(|error| error.is_missing_context()) {
+            let done = futures_util::future::join_all(tasks);
+            let _ = self.runtime.block_on(async { tokio::time::timeout(DROP_LIMIT, done).await });
+        }
     }
 
     /// The thread's runtime as the current one, unless the caller is on a runtime already.

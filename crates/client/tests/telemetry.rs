@@ -26,7 +26,7 @@ async fn grants_waits_releases_and_losses_are_counted_and_logged() {
     let guard = client.lock("job").acquire().await.unwrap();
     assert!(client.lock("job").try_acquire().await.unwrap().is_none());
     assert!(client.lock("job").wait(Wait::For(Duration::from_millis(1))).acquire().await.is_err());
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     let lost = client.lock("job").max_hold(Duration::from_millis(1)).acquire().await.unwrap();
     lost.lost().await;
     drop(lost);
@@ -69,9 +69,20 @@ async fn grants_waits_releases_and_losses_are_counted_and_logged() {
         ]
     );
 
+    let page = include_str!("../../../docs/observability.md");
+    for line in &seen {
+        let (name, _) = line.split_once('{').unwrap();
+        assert!(page.contains(&format!("| `{name}` |")), "docs/observability.md does not list {name}");
+    }
+
     let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     let line = |words: &[&str]| log.lines().any(|line| words.iter().all(|word| line.contains(word)));
-    assert!(line(&["tenure.acquire", "lock=job", "mode=EX", "close"]), "a span for each acquire:\n{log}");
+    for outcome in ["granted", "busy", "timed_out"] {
+        let outcome = format!("outcome=\"{outcome}\"");
+        let span = ["tenure.acquire", "lock=job", "mode=EX", "waited_ms=", "close", &outcome];
+        assert!(line(&span), "a span for each acquire, with its {outcome}:\n{log}");
+    }
+    assert!(line(&["tenure.acquire", "outcome=\"granted\"", "token=", "close"]), "and its token:\n{log}");
     assert!(line(&["WARN", "lock lost", "lock=job", "max_hold"]), "a warning for each loss:\n{log}");
     assert!(line(&["DEBUG", "release", "lock=job", "released"]), "a line for each release:\n{log}");
 }

@@ -52,7 +52,7 @@ impl LockClient for Ours {
         Box::pin(async move {
             let guard = self.0.lock(key).acquire().await?;
             held.await;
-            guard.release().await?;
+            let _ = guard.release().await?;
             Ok(())
         })
     }

@@ -128,3 +128,16 @@ pub async fn a_stopped_process_does_not_believe_beyond_its_lease<S: Subject>(tri
         assert_eq!(helper.ask(&format!("release {name}")).await, "Released");
     }
 }
+
+/// When the release of a lost lock returns, the engine has freed the lock: the next acquire does not meet it.
+pub async fn a_lost_lock_is_free_when_its_release_returns<S: Subject>(trial: Trial<S>) {
+    let name = trial.name("freed");
+    for round in 0..10 {
+        let lock = trial.client().lock(&name).ttl(Trial::<S>::LONG).max_hold(Duration::from_millis(20));
+        let guard = lock.acquire().await.unwrap();
+        trial.soon("max_hold ends it", guard.lost()).await;
+        let released = trial.soon("it is released", guard.release()).await.unwrap();
+        assert_eq!(released, Release::AlreadyLost(LostReason::MaxHold));
+        assert!(!trial.is_busy(&name).await, "round {round}: released, and still held");
+    }
+}

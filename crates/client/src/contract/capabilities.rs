@@ -19,7 +19,7 @@ pub async fn what_is_not_declared_is_unsupported<S: Subject>(trial: Trial<S>) {
             Ok(guard) => {
                 assert!(capabilities.modes.contains(mode), "{mode} is not declared, and was granted");
                 assert_eq!(guard.mode(), mode);
-                guard.release().await.unwrap();
+                let _ = guard.release().await.unwrap();
             }
             Err(AcquireError::Engine(EngineError::Unsupported(_))) => {
                 assert!(!capabilities.modes.contains(mode), "{mode} is declared, and was refused");
@@ -68,7 +68,7 @@ pub async fn a_weaker_engine_is_refused<S: Subject>(trial: Trial<S>) {
                     trial.capabilities().has(capability),
                     "{capability} is not there, and was not refused"
                 );
-                guard.release().await.unwrap();
+                let _ = guard.release().await.unwrap();
             }
             Err(AcquireError::Engine(EngineError::Unsupported(_))) => {
                 assert!(!trial.capabilities().has(capability), "{capability} is there, and was refused");
@@ -93,12 +93,12 @@ pub async fn fair_is_first_come_first_served<S: Subject>(trial: Trial<S>) {
         tokio::spawn(async move {
             let guard = client.lock(lock).ttl(Trial::<S>::LONG).acquire().await.unwrap();
             send.send(place).unwrap();
-            guard.release().await.unwrap();
+            let _ = guard.release().await.unwrap();
         });
         assert!(trial.capabilities().visible_waiters, "an engine that is fair shows its queue");
         trial.waiters(&name, place + 1).await;
     }
-    first.release().await.unwrap();
+    let _ = first.release().await.unwrap();
     for place in 0..WAITERS {
         assert_eq!(trial.soon("the next one is served", order.recv()).await, Some(place));
     }
@@ -132,7 +132,7 @@ pub async fn a_release_wakes_one<S: Subject>(trial: Trial<S>) {
     let mut fewest = WAITERS;
     for _ in 0..RELEASES {
         woken.lock().unwrap().clear();
-        held.release().await.unwrap();
+        let _ = held.release().await.unwrap();
         held = trial.soon("the next one gets it", granted.recv()).await.expect("there are more who wait");
         // That others are not woken is seen only by giving them the time to be.
         tokio::time::sleep(Duration::from_millis(50)).await;

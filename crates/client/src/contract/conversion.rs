@@ -27,7 +27,7 @@ pub async fn a_mode_goes_up_and_down<S: Subject>(trial: Trial<S>) {
     guard.convert(Mode::Pr, Wait::Try).await.unwrap();
     assert_eq!(guard.token(), exclusive, "a conversion down keeps the token");
     assert!(trial.client().lock(&name).shared().try_acquire().await.unwrap().is_some());
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     trial.assert_nothing_left(&name).await;
 }
 
@@ -52,10 +52,10 @@ pub async fn a_conversion_waits_for_others<S: Subject>(trial: Trial<S>) {
         other.release().await
     });
     converted.unwrap();
-    released.unwrap();
+    let _ = released.unwrap();
     assert_eq!(guard.mode(), Mode::Ex);
     assert!(!waiter.is_finished(), "the writer is in, beside the one who converted");
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     drop(trial.soon("the writer is next", waiter).await.unwrap().unwrap());
 }
 
@@ -72,8 +72,8 @@ pub async fn a_dropped_conversion_restores_the_mode<S: Subject>(trial: Trial<S>)
         assert!(converted.is_none(), "converted in spite of another holder");
         drop(trial.soon("a reader gets in again", shared()).await.unwrap());
         assert_eq!(guard.mode(), Mode::Pr);
-        other.release().await.unwrap();
-        guard.release().await.unwrap();
+        let _ = other.release().await.unwrap();
+        let _ = guard.release().await.unwrap();
         trial.assert_nothing_left(&name).await;
     }
 }

@@ -44,7 +44,7 @@ pub async fn a_killed_waiter_is_in_nobodys_way<S: Subject>(trial: Trial<S>) {
     helper.tell(&format!("acquire {name} EX {}", ttl(&trial).as_millis()));
     trial.waiters(&name, 1).await;
     helper.kill();
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     drop(trial.soon("the next one gets it", trial.client().lock(&name).acquire()).await.unwrap());
     trial.assert_nothing_left(&name).await;
 }

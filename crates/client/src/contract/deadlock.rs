@@ -27,8 +27,8 @@ pub async fn two_who_wait_for_each_other_are_told<S: Subject>(trial: Trial<S>) {
     expected.sort();
     assert_eq!(members, expected, "the cycle names both, with what each waits for");
     assert!(b_right.check().is_ok() && a_left.check().is_ok(), "locks that were granted stay");
-    b_right.release().await.unwrap();
-    trial.soon("the other goes on", waiting).await.unwrap().unwrap().release().await.unwrap();
+    let _ = b_right.release().await.unwrap();
+    let _ = trial.soon("the other goes on", waiting).await.unwrap().unwrap().release().await.unwrap();
 }
 
 /// A queue is no deadlock, and neither is an owner that waits for nobody who waits.
@@ -51,7 +51,7 @@ pub async fn no_deadlock_is_told_where_there_is_none<S: Subject>(trial: Trial<S>
         }));
         trial.waiters(&name, place + 1).await;
     }
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     for waiter in waiting {
         trial.soon("each is served", waiter).await.unwrap().unwrap();
     }

@@ -22,7 +22,7 @@ pub async fn tasks_lose_no_increment<S: Subject>(trial: Trial<S>) {
             for _ in 0..TIMES {
                 let guard = client.lock(&name).acquire().await.unwrap();
                 inside.increment(Duration::ZERO).unwrap();
-                guard.release().await.unwrap();
+                let _ = guard.release().await.unwrap();
             }
         }));
     }
@@ -154,9 +154,9 @@ pub async fn modes_stand_together_as_the_table_says<S: Subject>(trial: Trial<S>)
             let second = other.lock(&name).mode(asked).ttl(Trial::<S>::LONG).try_acquire().await.unwrap();
             assert_eq!(second.is_some(), held.compatible_with(asked), "{asked} beside {held}");
             if let Some(second) = second {
-                second.release().await.unwrap();
+                let _ = second.release().await.unwrap();
             }
-            first.release().await.unwrap();
+            let _ = first.release().await.unwrap();
             trial.assert_nothing_left(&name).await;
         }
     }
@@ -183,7 +183,7 @@ pub async fn a_writer_waits_for_all_readers<S: Subject>(trial: Trial<S>) {
         // That it does not come is seen only by giving it the time to come.
         let early = tokio::time::timeout(Duration::from_millis(200), &mut writer).await;
         assert!(early.is_err(), "the writer is in, and {} readers too", readers.len() + 1);
-        reader.release().await.unwrap();
+        let _ = reader.release().await.unwrap();
     }
     let writer = trial.soon("the writer gets in", writer).await.unwrap();
     assert!(writer.token() > last_token || !trial.capabilities().fencing);
@@ -223,7 +223,7 @@ pub async fn a_shared_owner_keeps_strangers_out<S: Subject>(trial: Trial<S>) {
                 tokio::time::sleep(Duration::from_micros(500)).await;
                 assert_eq!(other.load(Ordering::SeqCst), 0, "an owner and a stranger are in");
                 own.fetch_sub(1, Ordering::SeqCst);
-                guard.release().await.unwrap();
+                let _ = guard.release().await.unwrap();
             }
         }));
     }
@@ -245,7 +245,7 @@ pub async fn recipes_of_one_engine_exclude_each_other<S: Subject>(trial: Trial<S
                 Ok(None) | Err(AcquireError::Engine(EngineError::Refused { .. })) => {}
                 answer => panic!("two recipes of one engine, and both hold: {answer:?}"),
             }
-            held.release().await.unwrap();
+            let _ = held.release().await.unwrap();
         }
     }
 }

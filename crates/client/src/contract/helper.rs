@@ -180,7 +180,7 @@ async fn obey(
                 inside.increment(stay)?;
                 // Told before the release, so that a killed one has at most one increment that nobody was told of.
                 println!("@done {done}");
-                guard.release().await?;
+                let _ = guard.release().await?;
             }
             Ok("finished".to_owned())
         }

@@ -31,7 +31,7 @@ pub async fn a_dropped_wait_leaves_nothing<S: Subject>(trial: Trial<S>) {
         let wait = trial.client().lock(&name).ttl(Trial::<S>::LONG).acquire();
         assert!(poll_times(wait, polls).await.is_none(), "got in spite of its holder");
         trial.waiters(&name, 0).await;
-        guard.release().await.unwrap();
+        let _ = guard.release().await.unwrap();
         trial.assert_nothing_left(&name).await;
     }
 }
@@ -45,7 +45,7 @@ pub async fn a_wait_dropped_at_the_grant_leaves_nothing<S: Subject>(trial: Trial
             let wait = trial.client().lock(&name).ttl(Trial::<S>::LONG).acquire();
             async move { poll_times(wait, polls).await.map(drop) }
         });
-        guard.release().await.unwrap();
+        let _ = guard.release().await.unwrap();
         waiting.await.unwrap();
         trial.assert_nothing_left(&name).await;
     }
@@ -64,7 +64,7 @@ pub async fn a_timed_out_wait_leaves_nothing<S: Subject>(trial: Trial<S>) {
         trial.waiters(&name, 0).await;
     }
     assert!(guard.check().is_ok());
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     trial.assert_nothing_left(&name).await;
 }
 

@@ -138,7 +138,7 @@ macro_rules! contract_suite {
 
             $crate::contract_cases! { $subject;
                 belief: check_fails_from_the_deadline_on, a_renewed_lock_outlives_its_ttl, max_hold_ends_it,
-                    work_is_dropped_at_loss, a_stopped_process_does_not_believe_beyond_its_lease;
+                    work_is_dropped_at_loss, a_lost_lock_is_free_when_its_release_returns, a_stopped_process_does_not_believe_beyond_its_lease;
                 breaking: a_holder_that_is_asked_lets_go, a_forced_break_frees_at_once, a_free_lock_cannot_be_broken;
                 capabilities: what_is_not_declared_is_unsupported, a_weaker_engine_is_refused, fair_is_first_come_first_served, a_release_wakes_one,
                     bad_input_is_told_from_a_busy_lock;
@@ -152,7 +152,7 @@ macro_rules! contract_suite {
                     a_timed_out_wait_leaves_nothing, a_dropped_release_releases, a_dropped_guard_releases;
                 network: belief_ends_before_one_who_is_cut_off_is_replaced, a_cut_that_is_mended_in_time_costs_nothing,
                     an_acquire_that_is_cut_off_leaves_nothing, an_acquire_whose_answer_is_lost_leaves_nothing,
-                    a_release_that_is_cut_off_is_done_later, a_waiter_outlasts_its_connection,
+                    a_release_that_is_cut_off_is_done_later, a_waiter_outlasts_its_connection, a_wait_lasts_through_an_outage,
                     a_runtime_that_ends_unanswered_leaves_nothing, a_runtime_that_stands_still_unanswered_leaves_nothing;
                 once: what_is_not_remembered_is_unsupported, a_second_start_within_the_window_is_told, one_of_many_runs_it,
                     those_who_waited_do_not_run_it_again, one_of_many_processes_runs_it, a_killed_run_counts_as_it_was_to_be_recorded,
@@ -163,7 +163,7 @@ macro_rules! contract_suite {
                     tasks_of_one_owner_share_a_grant, an_owner_reenters_from_another_client, an_owner_reenters_from_another_process,
                     what_an_owner_dropped_is_not_in_its_own_way, a_wait_behind_a_joined_holder_ends;
                 release: a_late_release_cannot_free_the_next_holder, a_late_renewal_cannot_revive_a_grant,
-                    the_same_request_twice_is_one_grant, closing_releases_everything, tokens_rise_from_grant_to_grant,
+                    the_same_request_twice_is_one_grant, closing_releases_everything, a_closed_client_answers_closed, tokens_rise_from_grant_to_grant,
                     an_expired_grant_touches_nothing, a_lost_answer_can_be_undone;
                 runtime: a_dead_application_runtime_loses_no_lock, an_acquire_on_a_dying_runtime_leaves_nothing,
                     a_busy_runtime_loses_no_lock, the_blocking_api_does_the_same;

@@ -64,8 +64,8 @@ pub async fn a_cut_that_is_mended_in_time_costs_nothing<S: Subject>(trial: Trial
 pub async fn an_acquire_that_is_cut_off_leaves_nothing<S: Subject>(trial: Trial<S>) {
     let Some((network, client)) = behind(&trial).await else { return };
     // So that the connection is there.
-    client.lock(trial.name("before")).acquire().await.unwrap().release().await.unwrap();
-    for wait in [Wait::Try, Wait::For(Duration::from_millis(100)), Wait::Forever] {
+    let _ = client.lock(trial.name("before")).acquire().await.unwrap().release().await.unwrap();
+    for wait in [Wait::Try, Wait::For(Duration::from_millis(100)), Wait::For(Duration::from_secs(5))] {
         let name = trial.name(format_args!("unanswered-{wait:?}"));
         network.cut();
         let answer = trial
@@ -85,7 +85,7 @@ pub async fn an_acquire_that_is_cut_off_leaves_nothing<S: Subject>(trial: Trial<
 /// The same, where the request arrives and only its answer is lost.
 pub async fn an_acquire_whose_answer_is_lost_leaves_nothing<S: Subject>(trial: Trial<S>) {
     let Some((network, client)) = behind(&trial).await else { return };
-    client.lock(trial.name("before")).acquire().await.unwrap().release().await.unwrap();
+    let _ = client.lock(trial.name("before")).acquire().await.unwrap().release().await.unwrap();
     let name = trial.name("lost-answer");
     network.lose_answers(true);
     let answer =
@@ -128,7 +128,27 @@ pub async fn a_waiter_outlasts_its_connection<S: Subject>(trial: Trial<S>) {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!waiting.is_finished(), "the waiter went with its connection");
     }
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
+    drop(trial.soon("the waiter gets it", waiting).await.unwrap().unwrap());
+    trial.assert_nothing_left(&name).await;
+}
+
+/// A wait lasts through an outage of the engine: the waiter gets the lock after it.
+pub async fn a_wait_lasts_through_an_outage<S: Subject>(trial: Trial<S>) {
+    let Some((network, client)) = behind(&trial).await else { return };
+    let name = trial.name("outage");
+    let held = trial.holder(&name).await;
+    let waiting = tokio::spawn(client.lock(&name).ttl(Trial::<S>::LONG).acquire());
+    trial.waiters(&name, 1).await;
+    network.cut();
+    // Two requests that go unanswered one after the other take longer than the engine's own endurance.
+    for _ in 0..2 {
+        let look = trial.soon("a look ends", client.inspect(&name)).await;
+        assert!(look.is_err(), "{look:?}");
+    }
+    assert!(!waiting.is_finished(), "the outage ended the wait: {:?}", waiting.await);
+    network.heal();
+    let _ = held.release().await.unwrap();
     drop(trial.soon("the waiter gets it", waiting).await.unwrap().unwrap());
     trial.assert_nothing_left(&name).await;
 }
@@ -161,7 +181,7 @@ pub async fn a_runtime_that_stands_still_unanswered_leaves_nothing<S: Subject>(t
     let (go, gone) = std::sync::mpsc::channel::<()>();
     let application = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async { cut.acquire().await.unwrap().release().await.unwrap() });
+        let _ = runtime.block_on(async { cut.acquire().await.unwrap().release().await.unwrap() });
         send.send(()).unwrap();
         gone.recv().unwrap();
         let given_up = async { tokio::time::timeout(Duration::from_millis(200), ask.acquire()).await };
@@ -176,7 +196,7 @@ pub async fn a_runtime_that_stands_still_unanswered_leaves_nothing<S: Subject>(t
     trial.assert_nothing_left(&name).await;
     let again =
         trial.soon("the owner gets it", owner.lock(&name).ttl(Trial::<S>::LONG).acquire()).await.unwrap();
-    again.release().await.unwrap();
+    let _ = again.release().await.unwrap();
     trial.soon("nothing is unconfirmed", client.close()).await.unwrap();
     runtime.shutdown_background();
 }

@@ -58,7 +58,7 @@ pub async fn what_is_not_remembered_is_unsupported<S: Subject>(trial: Trial<S>) 
     let name = trial.name("unsupported");
     let turn = trial.client().once_per(&name, LONG).begin().await;
     if trial.capabilities().remembers {
-        yours(turn.unwrap()).succeeded().await.unwrap();
+        let _ = yours(turn.unwrap()).succeeded().await.unwrap();
         return;
     }
     assert!(matches!(turn, Err(OncePerError::Engine(EngineError::Unsupported(_)))), "{turn:?}");
@@ -96,7 +96,7 @@ pub async fn a_second_start_within_the_window_is_told<S: Subject>(trial: Trial<S
         })
         .await;
     let another = trial.name("second/of-another");
-    yours(begin::<S>(&other, &another, Record::AtStart).await).failed().await.unwrap();
+    let _ = yours(begin::<S>(&other, &another, Record::AtStart).await).failed().await.unwrap();
     trial.assert_nothing_left(&name).await;
 }
 
@@ -126,7 +126,7 @@ pub async fn one_of_many_runs_it<S: Subject>(trial: Trial<S>) {
     }
     assert_eq!(runs.len(), 1, "so many run it");
     assert!(runs[0].guard().check().is_ok());
-    runs.pop().unwrap().succeeded().await.unwrap();
+    let _ = runs.pop().unwrap().succeeded().await.unwrap();
     trial.assert_nothing_left(&name).await;
 }
 
@@ -146,7 +146,7 @@ pub async fn those_who_waited_do_not_run_it_again<S: Subject>(trial: Trial<S>) {
             tasks.push(tokio::spawn(async move {
                 match begin::<S>(&client, &name, record).await {
                     Turn::Yours(run) => {
-                        run.succeeded().await.unwrap();
+                        let _ = run.succeeded().await.unwrap();
                         1
                     }
                     Turn::AlreadyRun { .. } => 0,
@@ -154,7 +154,7 @@ pub async fn those_who_waited_do_not_run_it_again<S: Subject>(trial: Trial<S>) {
             }));
         }
         trial.waiters(&name, CLIENTS).await;
-        held.release().await.unwrap();
+        let _ = held.release().await.unwrap();
         let mut runs = 0;
         for task in tasks {
             runs += trial.soon("all get their turns", task).await.unwrap();
@@ -224,7 +224,7 @@ pub async fn while_it_runs_others_are_told_at_once<S: Subject>(trial: Trial<S>) 
     }
     assert!(run.guard().check().is_ok());
     // Nothing is known of a run whose success is to be recorded, but that it is under way.
-    run.succeeded().await.unwrap();
+    let _ = run.succeeded().await.unwrap();
     let name = trial.name("runs-at-success");
     let run = yours(begin::<S>(trial.client(), &name, Record::AtSuccess).await);
     let tried = other.once_per(&name, LONG).wait(Wait::Try).begin().await;
@@ -232,7 +232,7 @@ pub async fn while_it_runs_others_are_told_at_once<S: Subject>(trial: Trial<S>) 
         matches!(tried, Err(OncePerError::Acquire(crate::AcquireError::Busy { .. }))),
         "two run it: {tried:?}"
     );
-    run.failed().await.unwrap();
+    let _ = run.failed().await.unwrap();
 }
 
 /// Where a success is recorded, a run that was dropped or failed is tried again, one that succeeded is not, and its age counts from
@@ -245,7 +245,7 @@ pub async fn a_run_that_failed_is_tried_again<S: Subject>(trial: Trial<S>) {
     }
     let (name, other) = (trial.name("failed"), trial.another_client().await);
     drop(yours(begin::<S>(trial.client(), &name, Record::AtSuccess).await));
-    yours(begin::<S>(&other, &name, Record::AtSuccess).await).failed().await.unwrap();
+    let _ = yours(begin::<S>(&other, &name, Record::AtSuccess).await).failed().await.unwrap();
     let run = yours(begin::<S>(trial.client(), &name, Record::AtSuccess).await);
     let clock = trial.client().clock();
     let began = clock.now();
@@ -269,7 +269,7 @@ pub async fn after_the_window_it_runs_again<S: Subject>(trial: Trial<S>) {
         client.once_per(&name, WINDOW * 2).spread(WINDOW).begin().await.expect("the engine answers")
     };
     let mut before = clock.now();
-    yours(begin(trial.client()).await).succeeded().await.unwrap();
+    let _ = yours(begin(trial.client()).await).succeeded().await.unwrap();
     // Each of two starts has a window of its own.
     for _ in 0..2 {
         let mut asked = before;
@@ -330,7 +330,7 @@ pub async fn a_lost_grant_records_nothing<S: Subject>(trial: Trial<S>) {
     let run = yours(standing.await);
     let again = engine.clone().remember(grant_of(&run), start).await.unwrap();
     assert!(matches!(again, Remembered::Already { .. }), "each call is a start of its own: {again:?}");
-    run.succeeded().await.unwrap();
+    let _ = run.succeeded().await.unwrap();
 }
 
 fn grant_of(run: &Run) -> Grant {
@@ -345,19 +345,19 @@ pub async fn a_value_and_a_start_leave_each_other_alone<S: Subject>(trial: Trial
     let name = trial.name("value");
     let guard = trial.holder(&name).await;
     guard.set_value("before").await.unwrap();
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     let run = yours(begin::<S>(trial.client(), &name, Record::AtSuccess).await);
     assert_eq!(run.guard().value().bytes, "before");
     run.guard().set_value("while it runs").await.unwrap();
-    run.succeeded().await.unwrap();
+    let _ = run.succeeded().await.unwrap();
     let guard = trial.holder(&name).await;
     let found = guard.value();
     assert_eq!((&*found.bytes, found.in_doubt), (&b"while it runs"[..], false), "the start cost the value");
     ago(&begin::<S>(trial.client(), &name, Record::AtStart).await);
     guard.set_value("after").await.unwrap();
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     // Nor does a grant that changes nothing.
-    trial.holder(&name).await.release().await.unwrap();
+    let _ = trial.holder(&name).await.release().await.unwrap();
     ago(&begin::<S>(trial.client(), &name, Record::AtStart).await);
     assert_eq!(trial.holder(&name).await.value().bytes, "after");
 }
@@ -394,7 +394,7 @@ pub async fn a_dropped_begin_leaves_nothing<S: Subject>(trial: Trial<S>) {
             drop(poll_times(begin::<S>(trial.client(), &name, record), polls).await);
             trial.assert_nothing_left(&name).await;
             if record == Record::AtSuccess {
-                yours(begin::<S>(trial.client(), &name, record).await).succeeded().await.unwrap();
+                let _ = yours(begin::<S>(trial.client(), &name, record).await).succeeded().await.unwrap();
             }
         }
     }
@@ -402,9 +402,9 @@ pub async fn a_dropped_begin_leaves_nothing<S: Subject>(trial: Trial<S>) {
     let held = trial.holder(&name).await;
     drop(poll_times(begin::<S>(trial.client(), &name, Record::AtStart), 8).await);
     trial.waiters(&name, 0).await;
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     trial.assert_nothing_left(&name).await;
-    yours(begin::<S>(trial.client(), &name, Record::AtStart).await).succeeded().await.unwrap();
+    let _ = yours(begin::<S>(trial.client(), &name, Record::AtStart).await).succeeded().await.unwrap();
 }
 
 /// The blocking API does the same.

@@ -45,7 +45,7 @@ pub async fn what_is_not_covered_is_refused<S: Subject>(trial: Trial<S>) {
     };
     assert!(error.to_string().contains("convert"), "{error}");
     assert!(reader.check().is_ok());
-    reader.release().await.unwrap();
+    let _ = reader.release().await.unwrap();
     let writer = owner.lock(&name).acquire().await.unwrap();
     assert!(owner.lock(&name).shared().try_acquire().await.unwrap().is_some(), "EX covers PR");
     drop(writer);
@@ -78,13 +78,13 @@ pub async fn an_owner_reenters_from_another_client<S: Subject>(trial: Trial<S>) 
     let second = second.expect("the same owner re-enters");
     assert_eq!(first.token(), second.token());
     // Whichever leaves first: the lock is held until both have left.
-    first.release().await.unwrap();
+    let _ = first.release().await.unwrap();
     assert!(second.check().is_ok());
     assert!(trial.is_busy(&name).await);
     let third = here.lock(&name).try_acquire().await.unwrap().expect("the same owner re-enters");
-    second.release().await.unwrap();
+    let _ = second.release().await.unwrap();
     assert!(trial.is_busy(&name).await);
-    third.release().await.unwrap();
+    let _ = third.release().await.unwrap();
     trial.assert_nothing_left(&name).await;
 }
 
@@ -102,7 +102,7 @@ pub async fn an_owner_reenters_from_another_process<S: Subject>(trial: Trial<S>)
     let got = helper.ask(&format!("reenter {name} {}", owner.id())).await;
     let token = guard.token().map_or(0, crate::FencingToken::get);
     assert_eq!(got, format!("got {token}"));
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     assert!(trial.is_busy(&name).await, "free, although the owner's other process holds it");
     helper.kill();
     drop(trial.soon("the next one gets it", trial.client().lock(&name).acquire()).await.unwrap());
@@ -135,7 +135,7 @@ pub async fn a_wait_behind_a_joined_holder_ends<S: Subject>(trial: Trial<S>) {
     let second = trial.another_client().await.owner_with_id(first.id());
     let outer = first.lock(&name).ttl(Trial::<S>::LONG).acquire().await.unwrap();
     let joined = second.lock(&name).ttl(Trial::<S>::LONG).acquire().await.unwrap();
-    outer.release().await.unwrap();
+    let _ = outer.release().await.unwrap();
     let wait = Wait::For(Duration::from_millis(100));
     let answer = trial.soon("the wait ends", trial.client().lock(&name).wait(wait).acquire()).await;
     assert!(matches!(answer, Err(AcquireError::TimedOut { .. })), "{answer:?}");
@@ -143,7 +143,7 @@ pub async fn a_wait_behind_a_joined_holder_ends<S: Subject>(trial: Trial<S>) {
     trial.waiters(&name, 0).await;
     let next = tokio::spawn(trial.client().lock(&name).ttl(Trial::<S>::LONG).acquire());
     trial.waiters(&name, 1).await;
-    joined.release().await.unwrap();
+    let _ = joined.release().await.unwrap();
     drop(trial.soon("the next one gets it", next).await.unwrap().unwrap());
     trial.assert_nothing_left(&name).await;
 }

@@ -6,7 +6,9 @@ use super::{Subject, Trial};
 use crate::capabilities::Expiry;
 use crate::engine::AcquireRequest;
 use crate::error::{ReleaseError, RenewError, ValueError};
-use crate::{LockName, LostReason, Ttl};
+use crate::{
+    AcquireError, Break, BreakError, EngineError, InspectError, LockName, LostReason, OncePerError, Ttl,
+};
 
 /// A grant that ended: releasing it again, and again, leaves the next holder's lock alone.
 pub async fn a_late_release_cannot_free_the_next_holder<S: Subject>(trial: Trial<S>) {
@@ -40,7 +42,7 @@ pub async fn a_late_renewal_cannot_revive_a_grant<S: Subject>(trial: Trial<S>) {
     let late = engine.clone().renew(grant).await;
     assert!(matches!(late, Err(RenewError::Lost(_))), "{late:?}");
     assert!(trial.is_busy(&name).await);
-    next.release().await.unwrap();
+    let _ = next.release().await.unwrap();
     trial.assert_nothing_left(&name).await;
 }
 
@@ -69,8 +71,45 @@ pub async fn closing_releases_everything<S: Subject>(trial: Trial<S>) {
     assert_eq!(guard.check().unwrap_err().reason, LostReason::Closed);
     assert!(waiting.await.unwrap().is_err(), "closed, and still waiting");
     assert!(client.lock(&held).acquire().await.is_err(), "closed, and still granting");
-    mine.release().await.unwrap();
+    let _ = mine.release().await.unwrap();
     trial.assert_nothing_left(&waited_for).await;
+}
+
+/// Every operation of a closed client answers `Closed`, also through a clone.
+pub async fn a_closed_client_answers_closed<S: Subject>(trial: Trial<S>) {
+    let name = trial.name("closed");
+    let client = trial.another_client().await;
+    let owner = client.owner();
+    client.clone().close().await.unwrap();
+    let closed = |what: &str, error: Option<EngineError>| {
+        assert!(matches!(error, Some(EngineError::Closed)), "{what} answered {error:?}");
+    };
+    let acquire = |error| match error {
+        AcquireError::Engine(error) => Some(error),
+        _ => None,
+    };
+    let inspect = |error| match error {
+        InspectError::Engine(error) => Some(error),
+        _ => None,
+    };
+    closed("acquire", client.lock(&name).acquire().await.err().and_then(acquire));
+    closed("try_acquire", client.lock(&name).try_acquire().await.err().and_then(acquire));
+    closed("an owner's acquire", owner.lock(&name).acquire().await.err().and_then(acquire));
+    closed("lock_all", client.lock_all([&name]).acquire().await.err().and_then(acquire));
+    closed("inspect", client.inspect(&name).await.err().and_then(inspect));
+    closed("list", client.list("").await.err().and_then(inspect));
+    let break_lock = match client.break_lock(&name, Break::Ask).await {
+        Err(BreakError::Engine(error)) => Some(error),
+        _ => None,
+    };
+    closed("break_lock", break_lock);
+    if trial.capabilities().remembers {
+        let once_per = match client.once_per(&name, Duration::from_mins(1)).begin().await {
+            Err(OncePerError::Engine(error)) => Some(error),
+            _ => None,
+        };
+        closed("once_per", once_per);
+    }
 }
 
 /// Every grant has a larger token than all before it, whoever gets it.
@@ -90,7 +129,7 @@ pub async fn tokens_rise_from_grant_to_grant<S: Subject>(trial: Trial<S>) {
             drop(guard);
             trial.eventually("a dropped guard's lock is free", async || !trial.is_busy(&name).await).await;
         } else {
-            guard.release().await.unwrap();
+            let _ = guard.release().await.unwrap();
         }
     }
 }

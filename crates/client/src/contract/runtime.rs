@@ -37,7 +37,7 @@ pub async fn an_acquire_on_a_dying_runtime_leaves_nothing<S: Subject>(trial: Tri
     trial.waiters(&name, 1).await;
     application.shutdown_background();
     trial.waiters(&name, 0).await;
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     trial.assert_nothing_left(&name).await;
 }
 

@@ -16,7 +16,7 @@ pub async fn all_or_nothing<S: Subject>(trial: Trial<S>) {
     assert!(matches!(waited, Err(AcquireError::TimedOut { .. })), "{waited:?}");
     trial.assert_nothing_left(&a).await;
     trial.assert_nothing_left(&c).await;
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     let set = trial.soon("all are got", all().acquire()).await.unwrap();
     set.check().unwrap();
     assert_eq!(set.iter().map(|guard| guard.name().as_str()).collect::<Vec<_>>(), [&a, &b, &c]);

@@ -26,7 +26,7 @@ pub async fn holders_and_waiters_are_seen<S: Subject>(trial: Trial<S>) {
         waiting.abort();
         trial.waiters(&name, 0).await;
     }
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     trial.assert_nothing_left(&name).await;
 }
 
@@ -37,7 +37,7 @@ pub async fn a_list_is_by_prefix<S: Subject>(trial: Trial<S>) {
     for name in &names {
         guards.push(trial.holder(name).await);
     }
-    trial.client().lock(trial.name("list/free")).acquire().await.unwrap().release().await.unwrap();
+    let _ = trial.client().lock(trial.name("list/free")).acquire().await.unwrap().release().await.unwrap();
     let list = async |prefix: &str| -> Vec<String> {
         let infos = trial.client().list(&trial.name(prefix)).await.unwrap();
         infos.into_iter().map(|info| info.name.to_string()).collect()

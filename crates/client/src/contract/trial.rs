@@ -92,7 +92,7 @@ impl<S: Subject> Trial<S> {
         let other = self.client.lock(name).try_acquire().await.expect("the engine answers");
         match other {
             Some(guard) => {
-                guard.release().await.expect("what was got is released");
+                let _ = guard.release().await.expect("what was got is released");
                 false
             }
             None => true,

@@ -17,16 +17,16 @@ pub async fn the_next_holder_finds_the_value<S: Subject>(trial: Trial<S>) {
     assert_eq!(first.value(), Value::default());
     first.set_value("checkpoint 7").await.unwrap();
     assert_eq!(first.value().bytes, "checkpoint 7");
-    first.release().await.unwrap();
+    let _ = first.release().await.unwrap();
     let other = trial.another_client().await;
     for mode in trial.capabilities().modes.iter() {
         let next = other.lock(&name).mode(mode).acquire().await.unwrap();
         assert_eq!(next.value(), Value { bytes: "checkpoint 7".into(), in_doubt: false }, "{mode}");
-        next.release().await.unwrap();
+        let _ = next.release().await.unwrap();
     }
     let last = other.lock(&name).acquire().await.unwrap();
     last.set_value(Vec::new()).await.unwrap();
-    last.release().await.unwrap();
+    let _ = last.release().await.unwrap();
     assert_eq!(trial.holder(&name).await.value(), Value::default());
 }
 
@@ -41,13 +41,13 @@ pub async fn a_value_has_its_limits<S: Subject>(trial: Trial<S>) {
     guard.set_value(longest.clone()).await.unwrap();
     let longer = guard.set_value(vec![0; Value::MAX_BYTES + 1]).await;
     assert!(matches!(longer, Err(ValueError::TooLong { .. })), "{longer:?}");
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     for mode in trial.capabilities().modes.iter().filter(|mode| !mode.may_write()) {
         let reader = trial.client().lock(&name).mode(mode).acquire().await.unwrap();
         let answer = reader.set_value("mine").await;
         assert!(matches!(answer, Err(ValueError::Mode { .. })), "{mode}: {answer:?}");
         assert_eq!(reader.value().bytes, longest);
-        reader.release().await.unwrap();
+        let _ = reader.release().await.unwrap();
     }
 }
 
@@ -66,7 +66,7 @@ pub async fn a_late_write_changes_nothing<S: Subject>(trial: Trial<S>) {
     let next = trial.holder(&name).await;
     let late = engine.set_value(grant, "too late".into()).await;
     assert!(matches!(late, Err(ValueError::Lost(_))), "{late:?}");
-    next.release().await.unwrap();
+    let _ = next.release().await.unwrap();
     assert_eq!(trial.holder(&name).await.value().bytes, "in time");
 }
 
@@ -91,11 +91,11 @@ pub async fn a_dead_writer_leaves_the_value_in_doubt<S: Subject>(trial: Trial<S>
     for _ in 0..2 {
         let next = trial.soon("the next one gets it", acquire(Mode::Ex)).await.unwrap();
         assert_eq!(next.value(), in_doubt);
-        next.release().await.unwrap();
+        let _ = next.release().await.unwrap();
     }
     let next = acquire(Mode::Ex).await.unwrap();
     next.set_value("done").await.unwrap();
-    next.release().await.unwrap();
+    let _ = next.release().await.unwrap();
     assert_eq!(acquire(Mode::Ex).await.unwrap().value(), Value { bytes: "done".into(), in_doubt: false });
 }
 
@@ -109,12 +109,12 @@ pub async fn a_dropped_write_does_not_come_late<S: Subject>(trial: Trial<S>) {
         let client = trial.another_client().await;
         let guard = client.lock(&name).ttl(Trial::<S>::LONG).acquire().await.unwrap();
         let _ = poll_times(guard.set_value("late"), polls).await;
-        guard.release().await.unwrap();
+        let _ = guard.release().await.unwrap();
         let next = trial.holder(&name).await;
         let found = next.value();
         // Whatever was still under way is done when this returns.
         client.close().await.unwrap();
-        next.release().await.unwrap();
+        let _ = next.release().await.unwrap();
         assert_eq!(trial.holder(&name).await.value().bytes, found.bytes, "somebody wrote without the lock");
     }
 }

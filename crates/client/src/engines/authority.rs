@@ -27,7 +27,7 @@ impl Authority {
             .split(',')
             .map(|host| {
                 host_and_port(host, default_port)
-                    .ok_or_else(|| format!("it does not name a host and a port{ENCODE}"))
+                    .map_err(|why| format!("it does not name a host and a port{why}{ENCODE}"))
             })
             .collect::<Result<_, _>>()?;
         let path = decoded(path).unwrap_or_default();
@@ -43,22 +43,35 @@ impl Authority {
     }
 }
 
+/// Whether the system says that there is no such host, and not only that no name server answers.
+pub(super) fn is_unknown_host(said: &str) -> bool {
+    said.contains("failed to lookup address")
+        && !said.contains("Temporary failure")
+        // The same in musl's words.
+        && !said.contains("Try again")
+}
+
 fn decoded(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| percent_decode_str(text).decode_utf8_lossy().into_owned())
 }
 
-fn host_and_port(text: &str, default_port: u16) -> Option<(String, u16)> {
+/// Both, or what is wrong beside that.
+fn host_and_port(text: &str, default_port: u16) -> Result<(String, u16), &'static str> {
+    const PORT: &str = ": the port is not a number from 1 to 65535";
     // An IPv6 address stands in brackets, since it has colons of its own.
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
-            let (host, port) = rest.split_once(']')?;
-            (host, port.strip_prefix(':').or(port.is_empty().then_some(""))?)
+            let (host, port) = rest.split_once(']').ok_or("")?;
+            (host, port.strip_prefix(':').or(port.is_empty().then_some("")).ok_or("")?)
         }
         None => text.split_once(':').unwrap_or((text, "")),
     };
-    let port = if port.is_empty() { default_port } else { port.parse().ok().filter(|port| *port > 0)? };
-    let host = decoded(host).filter(|host| !host.contains(char::is_whitespace))?;
-    Some((host, port))
+    let port = match port {
+        "" => default_port,
+        port => port.parse().ok().filter(|port| *port > 0).ok_or(PORT)?,
+    };
+    let host = decoded(host).filter(|host| !host.contains(char::is_whitespace)).ok_or("")?;
+    Ok((host, port))
 }
 
 /// A host and a port as they stand in a URL.

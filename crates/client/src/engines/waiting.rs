@@ -47,12 +47,6 @@ impl<T: Default> Waiting<T> {
         self.present().names.get(name).copied().unwrap_or_default()
     }
 
-    /// Whether this one still waits.
-    #[cfg(feature = "redis")]
-    pub(super) fn has(&self, grant: GrantId) -> bool {
-        self.present().bells.contains_key(&grant)
-    }
-
     /// Wakes one, if it still waits.
     pub(super) fn ring(&self, grant: GrantId) {
         if let Some(bell) = self.bell(grant) {
@@ -65,13 +59,13 @@ impl<T: Default> Waiting<T> {
         self.present().bells.get(&grant).cloned()
     }
 
-    /// The same with a word: what it was told before, and has not heard; or that word, if it does not wait any more.
+    /// The same with a word.
     #[cfg(feature = "redis")]
-    pub(super) fn tell(&self, grant: GrantId, said: T) -> Result<T, T> {
-        let Some(bell) = self.bell(grant) else { return Err(said) };
-        let before = std::mem::replace(&mut *bell.said(), said);
-        bell.rung.notify_one();
-        Ok(before)
+    pub(super) fn tell(&self, grant: GrantId, said: T) {
+        if let Some(bell) = self.bell(grant) {
+            *bell.said() = said;
+            bell.rung.notify_one();
+        }
     }
 
     pub(super) fn wake_all(&self) {

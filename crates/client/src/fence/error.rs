@@ -1,6 +1,6 @@
 //! Why a write was not let through.
 
-use tenure_table::{FencingToken, LockName, NameError};
+use tenure_table::{FencingToken, LockName, Mode, NameError};
 
 use crate::error::Cause;
 
@@ -19,6 +19,24 @@ pub enum FenceError {
         token: FencingToken,
         /// The newest that has been accepted.
         newest: FencingToken,
+    },
+    /// The guard has no token.
+    #[error(
+        "the guard of `{resource}` has no fencing token, since its engine gives none: use an engine that does, and require `Capability::Fencing`"
+    )]
+    NoToken {
+        /// The resource.
+        resource: LockName,
+    },
+    /// The guard shares its lock, and tokens of holders at the same time cannot be compared.
+    #[error(
+        "`{resource}` is held in mode {mode}, whose tokens cannot be compared: acquire it in mode EX or PW before you write"
+    )]
+    Mode {
+        /// The resource.
+        resource: LockName,
+        /// The mode in which it is held.
+        mode: Mode,
     },
     /// The resource is not a name that a lock could have.
     #[error("the resource of the fence must be named as a lock is: {0}")]
@@ -53,6 +71,17 @@ pub enum FenceError {
         "another transaction was in the way at `{resource}`: roll back, and run the whole transaction again"
     )]
     Contended {
+        /// The resource.
+        resource: LockName,
+        /// What the database said.
+        #[source]
+        cause: Cause,
+    },
+    /// Another transaction held the row of this resource for longer than the time limit.
+    #[error(
+        "another transaction holds the fence of `{resource}` for too long: {cause}; roll back, and see which client does not end its transaction"
+    )]
+    TimedOut {
         /// The resource.
         resource: LockName,
         /// What the database said.

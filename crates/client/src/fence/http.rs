@@ -19,6 +19,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::error::FenceError;
+use super::source::TokenSource;
 use super::store::FenceStore;
 use crate::telemetry;
 
@@ -90,6 +91,13 @@ pub struct Accepted {
     pub resource: LockName,
     /// The token.
     pub token: FencingToken,
+}
+
+/// For a service that checks once more, where its data is.
+impl TokenSource for &Accepted {
+    fn resource_and_token(&self) -> Result<(LockName, FencingToken), FenceError> {
+        Ok((self.resource.clone(), self.token))
+    }
 }
 
 impl FenceLayer {

@@ -29,6 +29,7 @@ mod error;
 mod http;
 #[cfg(feature = "redis")]
 mod redis;
+mod source;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod sql;
 mod store;
@@ -42,6 +43,7 @@ pub use self::sql::{CreateTableError, SqlFence, SqlStore};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use crate::sql::{Dialect, IdentifierError, SqlConnection, SqlDatabase, TableName};
 pub use error::FenceError;
+pub use source::TokenSource;
 pub use store::{FenceStore, MemoryStore};
 
 /// What the page shows is compiled.

@@ -7,6 +7,7 @@ use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, Script, ServerErrorKind,
 use tenure_table::{FencingToken, LockName};
 
 use super::error::FenceError;
+use super::source::TokenSource;
 use super::store::FenceStore;
 
 /// What stands before the user's script. The fence's own key and token come behind the user's, and are gone when that begins.
@@ -26,14 +27,13 @@ const DAMAGED: &str = "TENUREDAMAGED";
 /// let fence = RedisFence::new();
 ///
 /// let guard = locks.lock("orders/42").acquire().await?;
-/// let token = guard.token().ok_or("this engine gives no tokens")?;
 ///
 /// // A plain SET, or an error if the lock has passed on:
-/// fence.set(&mut redis, "orders/42", token, "order:42:state", "paid").await?;
+/// fence.set(&mut redis, &guard, "order:42:state", "paid").await?;
 ///
 /// // A script of your own, with its own KEYS and ARGV:
 /// let add = fence.script("return redis.call('INCRBY', KEYS[1], ARGV[1])");
-/// let total: i64 = add.key("order:42:total").arg(5).run(&mut redis, "orders/42", token).await?;
+/// let total: i64 = add.key("order:42:total").arg(5).run(&mut redis, &guard).await?;
 /// # Ok(())
 /// # }
 /// ```
@@ -68,12 +68,11 @@ impl RedisFence {
     pub async fn set(
         &self,
         connection: &mut impl ConnectionLike,
-        resource: impl AsRef<str>,
-        token: FencingToken,
+        by: impl TokenSource,
         key: impl ToRedisArgs,
         value: impl ToRedisArgs,
     ) -> Result<(), FenceError> {
-        self.set.key(key).arg(value).run(connection, resource, token).await
+        self.set.key(key).arg(value).run(connection, by).await
     }
 
     /// Only accepts the token or refuses it, and writes nothing else: for storage that is elsewhere, where check and write are
@@ -84,10 +83,9 @@ impl RedisFence {
     pub async fn guard(
         &self,
         connection: &mut impl ConnectionLike,
-        resource: impl AsRef<str>,
-        token: FencingToken,
+        by: impl TokenSource,
     ) -> Result<(), FenceError> {
-        self.check.call().run(connection, resource, token).await
+        self.check.call().run(connection, by).await
     }
 
     /// A Lua script of your own that runs only if the token is not stale. Make it once, and call it often.
@@ -180,10 +178,9 @@ impl FencedCall<'_> {
     pub async fn run<T: FromRedisValue>(
         self,
         connection: &mut impl ConnectionLike,
-        resource: impl AsRef<str>,
-        token: FencingToken,
+        by: impl TokenSource,
     ) -> Result<T, FenceError> {
-        let resource = LockName::parse(resource)?;
+        let (resource, token) = by.resource_and_token()?;
         let script = self.script;
         let by_hash = self.command("EVALSHA", &script.hash, &resource, token);
         let answer = match by_hash.query_async(connection).await {
@@ -236,7 +233,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> FenceStore for RedisStor
         token: FencingToken,
     ) -> BoxFuture<'a, Result<(), FenceError>> {
         let mut connection = self.connection.clone();
-        async move { self.fence.guard(&mut connection, resource, token).await }.boxed()
+        async move { self.fence.guard(&mut connection, (resource, token)).await }.boxed()
     }
 }
 

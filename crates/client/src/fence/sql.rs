@@ -1,6 +1,7 @@
 //! The fence in a database: one statement in the same transaction as the write.
 
 use std::fmt;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -8,10 +9,14 @@ use sqlx::Pool;
 use tenure_table::{FencingToken, LockName};
 
 use super::error::{FenceError, compare};
+use super::source::TokenSource;
 use super::store::FenceStore;
 use crate::error::Cause;
 use crate::sql::sealed::Driver;
 use crate::sql::{Dialect, SqlConnection, SqlDatabase, TableName, Trouble};
+
+/// How long a check waits for another transaction, unless told otherwise.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often a check of its own, in a transaction of its own, is tried again if another transaction is in the way: each time somebody
 /// else got on, so this is far more than it takes.
@@ -27,10 +32,9 @@ const STORE_ATTEMPTS: usize = 10;
 /// fence.create_table(&mut pool.acquire().await?).await?; // once, at the start of the program
 ///
 /// let guard = locks.lock("orders/42").acquire().await?;
-/// let token = guard.token().ok_or("this engine gives no tokens")?;
 ///
 /// let mut transaction = pool.begin().await?;
-/// fence.guard(&mut transaction, "orders/42", token).await?; // an error if the lock has passed on
+/// fence.guard(&mut transaction, &guard).await?; // an error if the lock has passed on
 /// sqlx::query("UPDATE orders SET state = 'paid' WHERE id = 42").execute(&mut *transaction).await?;
 /// transaction.commit().await?;
 /// # Ok(())
@@ -42,6 +46,7 @@ const STORE_ATTEMPTS: usize = 10;
 #[derive(Clone, PartialEq, Eq)]
 pub struct SqlFence {
     table: TableName,
+    lock_timeout: Duration,
 }
 
 /// Why the table for tokens was not created.
@@ -71,7 +76,19 @@ impl SqlFence {
     /// # Ok::<(), IdentifierError>(())
     /// ```
     pub const fn in_table(table: TableName) -> Self {
-        Self { table }
+        Self { table, lock_timeout: LOCK_TIMEOUT }
+    }
+
+    /// How long a check waits for a transaction that has passed the fence of the same resource and is not over: 5 s unless told. Then the
+    /// error is [`FenceError::TimedOut`]. A shorter limit of the session stays in force, and the rest of the transaction is not affected.
+    ///
+    /// With PostgreSQL, the limit covers the row and not the lock on the fence's table: while another session alters that table, only the
+    /// session's own `lock_timeout` ends the check. MariaDB counts in whole seconds, rounded up. MySQL has no such
+    /// limit for a single statement: there it is the session's `innodb_lock_wait_timeout`.
+    #[must_use]
+    pub const fn lock_timeout(mut self, limit: Duration) -> Self {
+        self.lock_timeout = limit;
+        self
     }
 
     /// Creates the table, unless it is there. Several may do so at once.
@@ -125,7 +142,10 @@ impl SqlFence {
         }
     }
 
-    /// Accepts a token that is not older than the newest of that resource, and keeps it; else [`FenceError::Stale`]. One statement.
+    /// Accepts a token that is not older than the newest of its resource, and keeps it; else [`FenceError::Stale`]. One statement, and with
+    /// PostgreSQL a second one that restores `lock_timeout`.
+    ///
+    /// The token is that of a guard; or where the guard is elsewhere, that of a pair: `("orders/42", token)`.
     ///
     /// **Make it the first statement of the transaction that writes, and roll back on any error.** From here to the end of the transaction,
     /// nobody else passes the fence of this resource, with whatever token: they wait. If the transaction is rolled back, the token is
@@ -139,10 +159,9 @@ impl SqlFence {
     pub async fn guard<C: SqlConnection>(
         &self,
         transaction: &mut C,
-        resource: impl AsRef<str>,
-        token: FencingToken,
+        by: impl TokenSource,
     ) -> Result<(), FenceError> {
-        let resource = LockName::parse(resource)?;
+        let (resource, token) = by.resource_and_token()?;
         self.pass::<C::Database>(transaction.connection(), resource, token).await
     }
 
@@ -157,7 +176,7 @@ impl SqlFence {
             return Err(FenceError::TooLarge { resource, token, store, largest });
         }
         let table = self.table.quoted(DB::DIALECT);
-        match DB::newest(connection, &table, resource.as_str(), token.get()).await {
+        match DB::newest(connection, &table, resource.as_str(), token.get(), self.lock_timeout).await {
             Ok(newest) => compare(resource, token, FencingToken::new(newest)),
             Err(error) => Err(self.failed::<DB>(resource, error)),
         }
@@ -168,6 +187,7 @@ impl SqlFence {
         let cause: Cause = error.into();
         match trouble {
             Trouble::NoTable => FenceError::NoTable { table: self.table.to_string(), cause },
+            Trouble::LockTimeout => FenceError::TimedOut { resource, cause },
             Trouble::Contended => FenceError::Contended { resource, cause },
             Trouble::Refused => FenceError::Refused { resource, cause },
             Trouble::NoAnswer => FenceError::NoAnswer { resource, cause },

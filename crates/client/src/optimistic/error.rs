@@ -132,10 +132,8 @@ pub enum WriteError {
         #[source]
         cause: Cause,
     },
-    /// Several rows had that key and version. **They were written**, in the transaction at hand: roll it back.
-    #[error(
-        "{rows} rows of `{table}` have the key {key}, and all were written: roll back, and name a column that is unique"
-    )]
+    /// Several rows have that key. If one of them got it only now, **they were written** in the transaction at hand: roll it back.
+    #[error("{rows} rows of `{table}` have the key {key}: roll back, and name a column that is unique")]
     NotUnique {
         /// The table.
         table: TableName,

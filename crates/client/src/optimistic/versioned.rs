@@ -168,7 +168,7 @@ impl Versioned {
             *last_seen = snapshot.version;
             compute(&snapshot.row).map_err(UpdateError::Compute)?
         };
-        let written = self.write(transaction, key.clone(), *last_seen, changes).await;
+        let written = self.write_once(transaction, key, *last_seen, changes).await;
         written.map_err(|error| match error {
             WriteError::Conflict(conflict) => UpdateError::Conflict(conflict),
             // What was not committed was not written, with or without an answer.
@@ -218,6 +218,8 @@ impl Versioned {
     /// Writes a row if it still has that version, and returns the one that it has got: the second half, for those who have read the row with
     /// [`read`](Self::read), perhaps in another request or process. In a transaction of yours it is written with all else that you write there.
     ///
+    /// Two statements: the first makes sure that one row at most has the key, since without a transaction the second could not be undone.
+    ///
     /// # Cancellation safety
     /// May be dropped at any point: then the row has been written as a whole, or not at all.
     pub async fn write<'k, C, K>(
@@ -229,7 +231,54 @@ impl Versioned {
     ) -> Result<i64, WriteError>
     where
         C: SqlConnection,
-        K: Encode<'k, C::Database> + Type<C::Database> + Debug + Send,
+        K: Encode<'k, C::Database> + Type<C::Database> + Debug + Send + Sync,
+    {
+        let rows = self.rows_with(connection, &key).await?;
+        if rows > 1 {
+            return Err(WriteError::NotUnique { table: self.table.clone(), key: format!("{key:?}"), rows });
+        }
+        self.write_once(connection, &key, version, changes).await
+    }
+
+    /// How many rows have that key.
+    async fn rows_with<'k, C, K>(&self, connection: &mut C, key: &K) -> Result<u64, WriteError>
+    where
+        C: SqlConnection,
+        K: Encode<'k, C::Database> + Type<C::Database> + Debug,
+    {
+        let dialect = C::Database::DIALECT;
+        let (table, column) = (self.table.quoted(dialect), self.key.quoted(dialect));
+        let statement =
+            format!("SELECT COUNT(*) FROM {table} WHERE {column} = {one}", one = dialect.placeholder(1));
+        let failed = |cause| match C::Database::trouble(&cause) {
+            Trouble::Contended | Trouble::LockTimeout => {
+                WriteError::Contended { table: self.table.clone(), cause }
+            }
+            _ => WriteError::Database { table: self.table.clone(), cause },
+        };
+        let arguments = arguments::<C::Database, _>(key).map_err(|cause| self.bad_key(key, cause))?;
+        let counted = C::Database::rows(connection.connection(), statement, arguments).await;
+        let rows = counted.map_err(failed)?;
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound).map_err(failed)?;
+        let count = C::Database::last_number(row).map_err(failed)?;
+        Ok(count.unwrap_or_default().unsigned_abs())
+    }
+
+    fn bad_key(&self, key: &impl Debug, cause: Cause) -> WriteError {
+        WriteError::Key { table: self.table.clone(), key: format!("{key:?}"), cause }
+    }
+
+    /// The statement that writes. If it writes several rows, its transaction must be rolled back.
+    async fn write_once<'k, C, K>(
+        &self,
+        connection: &mut C,
+        key: &K,
+        version: i64,
+        changes: Changes<C::Database>,
+    ) -> Result<i64, WriteError>
+    where
+        C: SqlConnection,
+        K: Encode<'k, C::Database> + Type<C::Database> + Debug,
     {
         let dialect = C::Database::DIALECT;
         let shown = format!("{key:?}");
@@ -246,9 +295,8 @@ impl Versioned {
             key_value = dialect.placeholder(key_at),
             version_value = dialect.placeholder(version_at),
         );
-        let bad_key = |cause| WriteError::Key { table: self.table.clone(), key: shown.clone(), cause };
-        arguments.add(key).map_err(bad_key)?;
-        C::Database::add_number(&mut arguments, version).map_err(bad_key)?;
+        arguments.add(key).map_err(|cause| self.bad_key(key, cause))?;
+        C::Database::add_number(&mut arguments, version).map_err(|cause| self.bad_key(key, cause))?;
         match C::Database::run(connection.connection(), statement, arguments).await {
             Ok(0) => Err(self.conflict_at(shown, version, 1).into()),
             // It was raised by one without an overflow, or the database would have refused.
@@ -269,7 +317,7 @@ impl Versioned {
     fn unread<DB: SqlDatabase>(&self, cause: sqlx::Error) -> ReadError {
         let table = self.table.clone();
         match DB::trouble(&cause) {
-            Trouble::Contended => ReadError::Contended { table, cause },
+            Trouble::Contended | Trouble::LockTimeout => ReadError::Contended { table, cause },
             _ => ReadError::Database { table, cause },
         }
     }
@@ -277,7 +325,7 @@ impl Versioned {
     fn unwritten<DB: SqlDatabase>(&self, key: String, version: i64, cause: sqlx::Error) -> WriteError {
         let table = self.table.clone();
         match DB::trouble(&cause) {
-            Trouble::Contended => WriteError::Contended { table, cause },
+            Trouble::Contended | Trouble::LockTimeout => WriteError::Contended { table, cause },
             Trouble::NoAnswer => WriteError::InDoubt { table, key, version, cause },
             Trouble::NoTable | Trouble::Refused => WriteError::Database { table, cause },
         }

@@ -87,6 +87,8 @@ impl<DB: SqlDatabase> SqlConnection for PoolConnection<DB> {
 pub enum Trouble {
     /// The table is not there.
     NoTable,
+    /// Another transaction has kept a lock for longer than the limit of this session.
+    LockTimeout,
     /// Another transaction was in the way: the same transaction may succeed when it is run again from its start.
     Contended,
     /// The database answered, and said no.
@@ -113,6 +115,8 @@ impl Trouble {
 }
 
 pub(crate) mod sealed {
+    use std::time::Duration;
+
     use futures_util::future::BoxFuture;
 
     use super::{Dialect, Trouble};
@@ -135,12 +139,14 @@ pub(crate) mod sealed {
             arguments: Self::Arguments,
         ) -> BoxFuture<'_, Result<u64, sqlx::Error>>;
 
-        /// Keeps the newest of the stored token and this one in the table of that quoted name, and says which it is.
+        /// Keeps the newest of the stored token and this one in the table of that quoted name, and says which it is. It waits for
+        /// another transaction for as long as the limit, or as the session allows if that is less.
         fn newest<'c>(
             connection: &'c mut Self::Connection,
             table: &str,
             resource: &'c str,
             token: u64,
+            limit: Duration,
         ) -> BoxFuture<'c, Result<u64, sqlx::Error>>;
 
         /// The largest token that a table can keep.

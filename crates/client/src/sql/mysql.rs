@@ -1,5 +1,7 @@
 //! What is particular to MariaDB and MySQL.
 
+use std::time::Duration;
+
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::error::BoxDynError;
@@ -41,12 +43,17 @@ impl sealed::Driver for MySql {
         table: &str,
         resource: &'c str,
         token: u64,
+        limit: Duration,
     ) -> BoxFuture<'c, Result<u64, sqlx::Error>> {
         // It reads and writes the newest that is committed, whatever this transaction's snapshot shows, and nobody changes it before
         // this transaction ends. How many rows it says to have changed depends on the connection's flags, so the answer comes by the
         // "insert id" instead: LAST_INSERT_ID(n) sends n back with the answer, and where the row is new, nothing (0) comes back.
+        // MySQL cannot limit the time of one statement, and takes this for a comment.
+        let seconds = limit.as_secs() + u64::from(limit.subsec_nanos() > 0);
+        let seconds = seconds.clamp(1, 1 << 30);
         let statement = format!(
-            "INSERT INTO {table} (resource, token) VALUES (?, ?) \
+            "/*M! SET STATEMENT innodb_lock_wait_timeout = LEAST(@@innodb_lock_wait_timeout, {seconds}) FOR */ \
+             INSERT INTO {table} (resource, token) VALUES (?, ?) \
              ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token, VALUES(token)))"
         );
         async move {
@@ -76,8 +83,10 @@ impl sealed::Driver for MySql {
         Trouble::of(error, |answer| {
             match answer.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number) {
                 Some(1146) => Trouble::NoTable,
-                // Lock wait timeout, deadlock, and (MariaDB, innodb_snapshot_isolation) changed since this transaction's snapshot.
-                Some(1205 | 1213 | 1020) => Trouble::Contended,
+                // Lock wait timeout.
+                Some(1205) => Trouble::LockTimeout,
+                // Deadlock, and (MariaDB, innodb_snapshot_isolation) changed since this transaction's snapshot.
+                Some(1213 | 1020) => Trouble::Contended,
                 // Shutdown, and killed by an operator: it may be in the middle of a commit.
                 Some(1053 | 1927) => Trouble::NoAnswer,
                 _ => Trouble::Refused,

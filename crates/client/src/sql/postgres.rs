@@ -1,5 +1,7 @@
 //! What is particular to PostgreSQL.
 
+use std::time::Duration;
+
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::error::BoxDynError;
@@ -43,18 +45,32 @@ impl sealed::Driver for Postgres {
         table: &str,
         resource: &'c str,
         token: u64,
+        limit: Duration,
     ) -> BoxFuture<'c, Result<u64, sqlx::Error>> {
         // Also where this token is the older one, the row is written and not just looked at: so the answer is the newest that is
         // committed, whatever this transaction's snapshot shows, and nobody changes it before this transaction ends.
+        // The time limit is set before the row is touched, for this transaction. If that fails, it ends with the transaction.
         let statement = format!(
-            "INSERT INTO {table} AS kept (resource, token) VALUES ($1, $2) \
+            "WITH setting AS MATERIALIZED (SELECT current_setting('lock_timeout') AS own), \
+             limited AS MATERIALIZED (SELECT own, set_config('lock_timeout', \
+             CASE WHEN own::interval > '0' AND own::interval < $3::interval THEN own ELSE $3 END, true) AS set \
+             FROM setting) \
+             INSERT INTO {table} AS kept (resource, token) \
+             SELECT $1::text, $2::bigint FROM limited WHERE set IS NOT NULL \
              ON CONFLICT (resource) DO UPDATE SET token = GREATEST(kept.token, EXCLUDED.token) \
-             RETURNING token"
+             RETURNING token, (SELECT own FROM limited), (SELECT set FROM limited)"
         );
         async move {
             let token = i64::try_from(token).map_err(|error| sqlx::Error::Encode(error.into()))?;
-            let query = sqlx::query_scalar(AssertSqlSafe(statement)).bind(resource).bind(token);
-            let newest: i64 = query.fetch_one(connection).await?;
+            // 0 would be no limit at all.
+            let limit_ms = limit.as_millis().clamp(1, i32::MAX.unsigned_abs().into());
+            let query = sqlx::query_as(AssertSqlSafe(statement)).bind(resource).bind(token);
+            let (newest, own, set): (i64, String, String) =
+                query.bind(format!("{limit_ms}ms")).fetch_one(&mut *connection).await?;
+            if own != set {
+                let restore = sqlx::query("SELECT set_config('lock_timeout', $1, true)").bind(own);
+                restore.execute(connection).await?;
+            }
             u64::try_from(newest).map_err(|error| sqlx::Error::Decode(error.into()))
         }
         .boxed()
@@ -80,8 +96,10 @@ impl sealed::Driver for Postgres {
     fn trouble(error: &sqlx::Error) -> Trouble {
         Trouble::of(error, |answer| match answer.code().as_deref() {
             Some("42P01") => Trouble::NoTable,
-            // Not serializable, deadlock, and a lock that was waited for longer than lock_timeout.
-            Some("40001" | "40P01" | "55P03") => Trouble::Contended,
+            // A lock that was waited for longer than lock_timeout.
+            Some("55P03") => Trouble::LockTimeout,
+            // Not serializable, and deadlock.
+            Some("40001" | "40P01") => Trouble::Contended,
             // The server ends the connection, for whatever was asked last: shutdown, crash, and an unknown outcome (class 08).
             Some("57P01" | "57P02") => Trouble::NoAnswer,
             Some(code) if code.starts_with("08") => Trouble::NoAnswer,

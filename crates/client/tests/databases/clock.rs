@@ -20,7 +20,7 @@ async fn pass_the_fence<D: Database>(
     token: Option<FencingToken>,
 ) -> Result<(), FenceError> {
     let mut transaction = pool.begin().await.unwrap();
-    fence.guard(&mut transaction, "a", token.unwrap()).await?;
+    fence.guard(&mut transaction, ("a", token.unwrap())).await?;
     transaction.commit().await.unwrap();
     Ok(())
 }

@@ -29,7 +29,7 @@ pub(crate) async fn what_was_never_written_is_told_as_damage<D: Database>() {
     let server = D::start();
     let (client, other) = (connect(&server.url()).await, connect(&server.url()).await);
     // One that is free, one that is held, and one with a value, whose holder is in a table of its own.
-    client.lock("free").acquire().await.unwrap().release().await.unwrap();
+    let _ = client.lock("free").acquire().await.unwrap().release().await.unwrap();
     let held = client.lock("held").ttl(LONG).acquire().await.unwrap();
     let listed = client.lock("listed").ttl(LONG).acquire().await.unwrap();
     listed.set_value("kept").await.unwrap();

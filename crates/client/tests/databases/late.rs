@@ -32,7 +32,7 @@ impl<'a, D: Database> Ways<'a, D> {
         let client =
             connect(&url.replace(&self.server.addr().to_string(), &self.first.addr().to_string())).await;
         for _ in 0..2 {
-            client.lock("a").acquire().await.unwrap().release().await.unwrap();
+            let _ = client.lock("a").acquire().await.unwrap().release().await.unwrap();
         }
         client
     }

@@ -6,6 +6,7 @@ pub(crate) mod crowd;
 pub(crate) mod damaged;
 pub(crate) mod late;
 pub(crate) mod names;
+pub(crate) mod pool;
 pub(crate) mod refusals;
 pub(crate) mod rights;
 pub(crate) mod rows;
@@ -19,7 +20,7 @@ use std::ops::DerefMut;
 use std::time::Duration;
 
 use tenure::fence::SqlDatabase;
-use tenure::{Client, ConnectError};
+use tenure::{Client, ConnectError, EngineError};
 use tenure_testkit::{Certificates, Server};
 
 /// Holds one recipe to the contract: `subject!(Row, row, Postgres, "postgres://postgres@{}/postgres")`.
@@ -95,11 +96,17 @@ pub(crate) trait Database: DerefMut<Target = Server> + Send + Sync + Sized + 'st
     /// Its answer, with a line for each row.
     fn sql(&self, statement: &str) -> String;
 
+    /// The same, on a server that may have no connection left.
+    fn try_sql(&self, statement: &str) -> Result<String, String>;
+
     /// What its wall clock shows, in its own zone and in UTC: seconds since 1970.
     fn clocks_s(&self) -> (i64, i64);
 
     /// The numbers of Tenure's connections.
     fn connections(&self) -> Vec<String>;
+
+    /// How many connections were opened since it started, by its own count.
+    fn opened(&self) -> u64;
 
     /// The numbers of those that wait for a lock of the database.
     fn waiting(&self) -> Vec<String>;
@@ -175,11 +182,11 @@ pub(crate) async fn connect(url: &str) -> Client {
 }
 
 /// Why there is no client of this URL.
-pub(crate) async fn refusal(url: &str) -> String {
-    let refused = Client::connect(url).await;
-    let error = refused.map(|_| ()).expect_err("it is refused");
-    assert!(matches!(error, ConnectError::Engine(_)), "{error:?}");
-    error.to_string()
+pub(crate) async fn refusal(url: &str) -> EngineError {
+    match Client::connect(url).await {
+        Err(ConnectError::Engine(error)) => error,
+        other => panic!("{url}: {other:?}"),
+    }
 }
 
 /// Holds a database to the suite.
@@ -194,6 +201,7 @@ macro_rules! fault_suite {
                 a_killed_process_frees_its_locks;
             crowd: two_hundred_get_their_turn_on_a_server_with_twenty_connections,
                 a_server_without_a_connection_left_is_said_to_be,
+                clients_that_fill_a_server_make_room_for_messages,
                 a_holder_is_renewed_while_others_have_all_connections;
             damaged: what_was_never_written_is_told_as_damage,
                 details_that_nobody_understands_are_left_out,
@@ -201,6 +209,8 @@ macro_rules! fault_suite {
             late: a_request_that_arrives_after_the_release_holds_nothing,
                 a_request_that_arrives_after_its_client_gave_up_holds_nothing;
             names: names_are_compared_byte_by_byte;
+            pool: dropped_guards_reuse_connections,
+                waits_that_are_dropped_stay_within_the_bound;
             refusals: a_read_only_server_is_said_to_be_and_leaves_nothing_locked,
                 a_wrong_login_is_said_and_no_password_repeated,
                 who_may_not_create_tables_is_told_how_and_can_lock_afterwards;
@@ -208,10 +218,13 @@ macro_rules! fault_suite {
                 who_only_looks_needs_to_read_and_nothing_else;
             rows: a_row_is_locked_and_nothing_else;
             runtimes: a_runtime_without_drivers_can_lock,
-                a_client_goes_on_where_another_runtime_has_ended;
+                a_client_goes_on_where_another_runtime_has_ended,
+                a_runtime_that_stands_still_does_not_keep_the_connections_that_it_was_opening;
             settings: defaults_of_other_connections_are_not_ours;
             severed: waiters_are_woken_by_a_new_connection_when_that_ends_on_which_they_were,
                 a_waiter_goes_on_waiting_when_its_connection_ends,
+                a_wait_lasts_while_its_connections_end_one_after_the_other,
+                a_release_on_an_ended_connection_says_that_the_lock_was_lost,
                 a_session_lock_is_lost_with_its_connection_and_whoever_waits_gets_it,
                 a_table_lock_does_not_notice_that_connections_end;
             sessions: a_row_whose_session_ended_before_its_token_was_counted_is_not_granted,

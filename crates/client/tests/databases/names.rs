@@ -31,7 +31,7 @@ pub(crate) async fn names_are_compared_byte_by_byte<D: Database>() {
         let (lower, upper) = (client.list("a").await.unwrap(), client.list("A").await.unwrap());
         assert_eq!((lower.len(), upper.len()), (4, 1), "{recipe}");
         for guard in guards {
-            guard.release().await.unwrap();
+            let _ = guard.release().await.unwrap();
         }
     }
 }

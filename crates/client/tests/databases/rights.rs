@@ -31,11 +31,11 @@ async fn do_everything(client: &Client, why: &str) {
     let outer = owner.lock("a").ttl(LONG).acquire().await.unwrap();
     let inner = owner.lock("a").ttl(LONG).acquire().await.unwrap();
     assert_eq!(outer.token(), inner.token(), "{why}");
-    inner.release().await.unwrap();
-    outer.release().await.unwrap();
+    let _ = inner.release().await.unwrap();
+    let _ = outer.release().await.unwrap();
     if can.remembers {
         let Turn::Yours(run) = client.once_per("job", LONG).begin().await.unwrap() else { panic!("{why}") };
-        run.succeeded().await.unwrap();
+        let _ = run.succeeded().await.unwrap();
         let again = client.once_per("job", LONG).begin().await.unwrap();
         assert!(!matches!(again, Turn::Yours(_)), "{why}: {again:?}");
     }

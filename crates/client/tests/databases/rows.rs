@@ -24,9 +24,9 @@ pub(crate) async fn a_row_is_locked_and_nothing_else<D: Database>() {
     let next = within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap();
     server.assert_rows_locked("tenure_lock_row", 4);
     for guard in others {
-        guard.release().await.unwrap();
+        let _ = guard.release().await.unwrap();
     }
     server.assert_rows_locked("tenure_lock_row", 1);
-    next.release().await.unwrap();
+    let _ = next.release().await.unwrap();
     server.assert_rows_locked("tenure_lock_row", 0);
 }

@@ -1,7 +1,10 @@
-//! Applications whose runtimes have no connections of their own, or end.
+//! Applications whose runtimes have no connections of their own, end, or stand still.
+
+use std::time::Duration;
 
 use tenure::contract::within;
 use tenure::{Client, Release};
+use tenure_testkit::Proxy;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::spawn_blocking;
 
@@ -76,4 +79,27 @@ pub(crate) async fn a_client_goes_on_where_another_runtime_has_ended<D: Database
         assert_eq!(released, Release::Released, "{recipe}");
         drop(connect(&server.recipe(recipe, "")).await.lock("a").acquire().await.unwrap());
     }
+}
+
+/// A runtime of one thread runs only inside `block_on`.
+pub(crate) async fn a_runtime_that_stands_still_does_not_keep_the_connections_that_it_was_opening<
+    D: Database,
+>() {
+    let server = D::start();
+    let proxy = Proxy::to(server.addr());
+    let url = server.recipe("table", "&connections=2&timeout_ms=20000");
+    let client = connect(&url.replace(&server.addr().to_string(), &proxy.addr().to_string())).await;
+    let work = spawn_blocking(move || {
+        let still = with_all().build().unwrap();
+        proxy.cut();
+        let given_up = still.block_on(async {
+            tokio::time::timeout(Duration::from_secs(1), client.lock("a").ttl(LONG).acquire()).await
+        });
+        assert!(given_up.is_err(), "it had a connection: {given_up:?}");
+        proxy.heal();
+        let held = with_all().build().unwrap().block_on(client.lock("b").ttl(LONG).try_acquire()).unwrap();
+        assert!(held.is_some());
+        drop(still);
+    });
+    within(PATIENCE, "another runtime gets a connection", work).await.unwrap();
 }

@@ -18,7 +18,7 @@ where
     let not_ours = server.connections();
     let url = server.recipe("row", "&timeout_ms=60000");
     let client = connect(&url).await;
-    client.lock("a").acquire().await.unwrap().release().await.unwrap();
+    let _ = client.lock("a").acquire().await.unwrap().release().await.unwrap();
 
     transaction.execute(sqlx::raw_sql("SELECT token FROM tenure_lock_session FOR UPDATE")).await.unwrap();
     let asking = tokio::spawn(client.lock("a").ttl(LONG).acquire());
@@ -47,7 +47,7 @@ pub(crate) async fn tables_may_be_named_with_their_schema<D: Database>() {
         assert!(whole.lock("a").try_acquire().await.unwrap().is_none(), "{recipe}");
         assert_eq!(whole.inspect("a").await.unwrap().holders[0].grant, held.grant(), "{recipe}");
         let token = held.token();
-        held.release().await.unwrap();
+        let _ = held.release().await.unwrap();
         assert!(whole.lock("a").acquire().await.unwrap().token() > token, "{recipe}");
     }
 }

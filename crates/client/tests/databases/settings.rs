@@ -35,7 +35,7 @@ async fn assert_locks_work(client: &Client, other: &Client, why: &str) {
         let value: &[u8] = b"it's \\x00 \\'\0\xff\\";
         let writer = client.lock("a").acquire().await.unwrap();
         writer.set_value(value).await.unwrap();
-        writer.release().await.unwrap();
+        let _ = writer.release().await.unwrap();
         assert_eq!(other.lock("a").acquire().await.unwrap().value().bytes, value, "{why}");
     }
 }

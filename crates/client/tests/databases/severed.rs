@@ -40,7 +40,7 @@ pub(crate) async fn waiters_are_woken_by_a_new_connection_when_that_ends_on_whic
     }
     assert_eq!(held.release().await.unwrap(), Release::Released);
     for waiting in waiting {
-        within(PATIENCE, "it is its turn", waiting).await.unwrap();
+        let _ = within(PATIENCE, "it is its turn", waiting).await.unwrap();
     }
 }
 
@@ -64,6 +64,43 @@ pub(crate) async fn a_waiter_goes_on_waiting_when_its_connection_ends<D: Databas
         assert_eq!(held.release().await.unwrap(), Release::Released, "{recipe}");
         let next = within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap();
         assert!(next.token() > token, "{recipe}: {next:?} after {token:?}");
+    }
+}
+
+/// The limit is for a database that does not answer: this one does, each time.
+pub(crate) async fn a_wait_lasts_while_its_connections_end_one_after_the_other<D: Database>() {
+    let server = D::start();
+    for recipe in session_recipes::<D>() {
+        let client = connect(&server.recipe(recipe, "&timeout_ms=1000")).await;
+        let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+        let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+        let mut ended = Vec::new();
+        for _ in 0..3 {
+            let waiter = eventually("it waits for longer than the limit", || {
+                assert!(!waiting.is_finished(), "{recipe}: the wait has ended");
+                let waiter = server.waiting().into_iter().find(|one| !ended.contains(one))?;
+                (server.waits_for_s(&waiter) >= Some(2)).then_some(waiter)
+            });
+            server.end(&waiter);
+            ended.push(waiter);
+        }
+        assert_eq!(held.release().await.unwrap(), Release::Released, "{recipe}");
+        drop(within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap());
+    }
+}
+
+pub(crate) async fn a_release_on_an_ended_connection_says_that_the_lock_was_lost<D: Database>() {
+    let server = D::start();
+    for recipe in session_recipes::<D>() {
+        let client = connect(&server.recipe(recipe, "")).await;
+        let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
+        let before = server.connections();
+        for connection in &before {
+            server.end(connection);
+        }
+        eventually("they are gone", || !server.connections().iter().any(|one| before.contains(one)));
+        let lost = Release::AlreadyLost(LostReason::Disconnected);
+        assert_eq!(held.release().await.unwrap(), lost, "{recipe}");
     }
 }
 

@@ -42,9 +42,9 @@ async fn is_used(url: &str) {
     let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
     let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
     assert!(client.lock("a").try_acquire().await.unwrap().is_none(), "{url}");
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     let next = within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap();
-    next.release().await.unwrap();
+    let _ = next.release().await.unwrap();
     client.close().await.unwrap();
 }
 
@@ -58,11 +58,11 @@ pub(crate) async fn a_certificate_is_checked_by_its_authority_and_its_host<D: Da
         is_used(&url(&server, "localhost", recipe, &format!("{ca}&tls=verify"))).await;
 
         for unknown in ["&tls=verify", &other_ca] {
-            let refused = refusal(&url(&server, "localhost", recipe, unknown)).await;
-            assert!(refused.contains("certificate") && refused.contains("?ca="), "{unknown}: {refused}");
+            let refused = refusal(&url(&server, "localhost", recipe, unknown)).await.to_string();
+            assert!(refused.contains("unknown issuer") && refused.contains("?ca="), "{unknown}: {refused}");
         }
-        let refused = refusal(&url(&server, "127.0.0.1", recipe, &ca)).await;
-        assert!(refused.contains("certificate"), "{refused}");
+        let refused = refusal(&url(&server, "127.0.0.1", recipe, &ca)).await.to_string();
+        assert!(refused.contains("another host") && refused.contains("localhost"), "{refused}");
         // Without TLS, this user is not let in.
         refusal(&url(&server, "localhost", recipe, "&tls=off")).await;
     }
@@ -84,7 +84,7 @@ pub(crate) async fn a_file_that_is_missing_is_named<D: Database>() {
     let cert = options(&certificates, &["cert=client.pem"]);
     for recipe in recipes::<D>() {
         for options in ["&ca=/nowhere/file", &format!("{cert}&key=/nowhere/file")] {
-            let refused = refusal(&url(&server, "localhost", recipe, options)).await;
+            let refused = refusal(&url(&server, "localhost", recipe, options)).await.to_string();
             assert!(refused.contains("/nowhere/file"), "{options}: {refused}");
         }
     }
@@ -100,7 +100,7 @@ pub(crate) async fn a_client_shows_its_own_certificate<D: Database>() {
         is_used(&url(&server, "localhost", recipe, &format!("{ca}{own}"))).await;
         is_used(&url(&server, "localhost", recipe, &own)).await;
         for options in [&ca, &format!("{ca}{others}")] {
-            let refused = refusal(&url(&server, "localhost", recipe, options)).await;
+            let refused = refusal(&url(&server, "localhost", recipe, options)).await.to_string();
             assert!(refused.contains("localhost:"), "{options}: {refused}");
         }
     }
@@ -109,7 +109,7 @@ pub(crate) async fn a_client_shows_its_own_certificate<D: Database>() {
 pub(crate) async fn who_asks_for_tls_is_not_served_without<D: Database>() {
     let server = D::start();
     for recipe in recipes::<D>() {
-        let refused = refusal(&server.recipe(recipe, "&tls=verify")).await;
-        assert!(refused.contains("127.0.0.1:") && refused.contains("TLS"), "{refused}");
+        let refused = refusal(&server.recipe(recipe, "&tls=verify")).await.to_string();
+        assert!(refused.contains("127.0.0.1:") && refused.contains("does not support TLS"), "{refused}");
     }
 }

@@ -47,7 +47,7 @@ async fn a_release_wakes_one_of_a_thousand() {
     let mut fewest = [f64::MAX; 3];
     for _ in 0..RELEASES {
         let before = counted(&etcd);
-        held.release().await.unwrap();
+        let _ = held.release().await.unwrap();
         held = within(PATIENCE, "the next one gets it", granted.recv()).await.unwrap();
         // That others are not woken is seen only by giving them the time to be.
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -81,7 +81,7 @@ async fn readers_come_in_together() {
     let waiting: Vec<_> =
         (0..READERS).map(|_| tokio::spawn(client.lock("a").shared().ttl(LONG).acquire())).collect();
     crate::waiters(&holder, "a", READERS).await;
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     let mut readers = Vec::new();
     for reader in waiting {
         readers.push(within(PATIENCE, "each gets it", reader).await.unwrap().unwrap());

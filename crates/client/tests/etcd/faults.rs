@@ -69,7 +69,7 @@ async fn a_compaction_during_a_wait_costs_nobody_the_lock() {
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert!(!waiting.is_finished(), "it neither gives up nor comes in");
     }
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     drop(within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap());
 }
 
@@ -130,7 +130,7 @@ async fn a_waiter_whose_lease_was_revoked_does_not_come_in_by_its_old_key() {
     network.cut();
     etcd.ctl(&["lease", "revoke", &lease]);
     let token = held.token();
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     let next = first.lock("a").ttl(LONG).wait(Wait::Try).acquire().await.unwrap();
     assert!(next.token() > token);
     // Now it hears that the one is gone for which it waited.
@@ -144,7 +144,7 @@ async fn a_waiter_whose_lease_was_revoked_does_not_come_in_by_its_old_key() {
     let again = first.inspect("a").await.unwrap().waiters.remove(0);
     assert_eq!((again.grant, again.label.as_deref()), (waiter.grant, Some("cut off")), "it queues again");
     let token = next.token();
-    next.release().await.unwrap();
+    let _ = next.release().await.unwrap();
     let late = within(PATIENCE, "it gets it when its turn comes", waiting).await.unwrap().unwrap();
     assert!(late.token() > token, "{:?} after {token:?}", late.token());
 }
@@ -161,7 +161,7 @@ async fn who_loses_its_place_queues_again() {
     etcd.ctl(&["lease", "revoke", &lease_of(&etcd, &format!("a/{}", waiter.grant))]);
     // It may be there again already.
     waiters(&first, "a", 1).await;
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     let next = within(PATIENCE, "it gets it", waiting).await.unwrap().unwrap();
     let holders = first.inspect("a").await.unwrap().holders;
     assert_eq!((holders.len(), holders[0].grant, holders[0].token), (1, next.grant(), next.token()));
@@ -220,13 +220,26 @@ async fn a_full_database_is_said_and_what_is_held_is_kept_and_released() {
 async fn what_is_no_etcd_is_refused_with_a_word() {
     // Nobody listens there.
     let nobody = format!("etcd://127.0.0.1:{}?timeout_ms=1000", tenure_testkit::free_port());
-    assert!(refusal(&nobody).await.contains("does not answer"), "{}", refusal(&nobody).await);
+    let refused = refusal(&nobody).await;
+    assert_eq!(refused.matches("onnection refused").count(), 1, "{refused}");
     let redis = tenure_testkit::Redis::start();
     let refused = refusal(&format!("etcd://{}?timeout_ms=2000", redis.addr())).await;
     assert!(refused.contains(&redis.addr().to_string()), "{refused}");
     let listens = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("etcd://{}?timeout_ms=1000", listens.local_addr().unwrap());
     assert!(refusal(&silent).await.contains("did not answer"), "{}", refusal(&silent).await);
+}
+
+/// Well before the time limit, since no other member can be asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_does_not_exist_is_reported_at_once() {
+    let url = "etcd://nowhere.invalid?timeout_ms=60000";
+    let refused = tokio::time::timeout(Duration::from_secs(30), Client::connect(url));
+    let error = refused.await.expect("it is said before the time limit").unwrap_err();
+    assert!(matches!(error, ConnectError::Engine(EngineError::NotFound { .. })), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("nowhere.invalid:2379"), "{text}");
+    assert_eq!(text.matches("lookup").count(), 1, "{text}");
 }
 
 /// An acquire that nobody polls any more holds up no other on its runtime.
@@ -255,6 +268,26 @@ fn a_runtime_without_drivers_can_lock() {
         let waits = client.as_async().lock("a").wait(Wait::For(Duration::from_millis(200)));
         assert!(matches!(waits.acquire().await, Err(AcquireError::TimedOut { .. })));
         guard.set_value("x").await.unwrap();
-        guard.release().await.unwrap();
+        let _ = guard.release().await.unwrap();
     });
+}
+
+/// A program that drops an acquire at any moment and closes its client leaves neither a holder nor a waiter.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_acquire_is_undone_when_the_client_is_closed() {
+    let etcd = Etcd::start();
+    let other = connect(&etcd.url()).await;
+    for is_held in [false, true] {
+        let held = if is_held { Some(other.lock("a").ttl(LONG).acquire().await.unwrap()) } else { None };
+        for step in 0..40 {
+            let client = connect(&etcd.url()).await;
+            let after = Duration::from_micros(250) * step;
+            let _ = tokio::time::timeout(after, client.lock("a").acquire()).await;
+            client.close().await.unwrap();
+            let info = other.inspect("a").await.unwrap();
+            let left = (info.holders.len(), info.waiters.len());
+            assert_eq!(left, (usize::from(is_held), 0), "dropped after {after:?}: {info:?}");
+        }
+        drop(held);
+    }
 }

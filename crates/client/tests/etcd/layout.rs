@@ -30,7 +30,7 @@ async fn each_who_holds_or_waits_has_a_key_and_values_stay() {
     waiters(&client, "orders/42", 1).await;
     guard.set_value("kept").await.unwrap();
     assert_eq!(keys(&etcd).len(), 3);
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     let reader = waiting.await.unwrap().unwrap();
     assert_eq!(reader.mode(), Mode::Pr);
     assert_eq!(
@@ -40,7 +40,7 @@ async fn each_who_holds_or_waits_has_a_key_and_values_stay() {
     let Turn::Yours(run) = client.once_per("job", Duration::from_hours(1)).begin().await.unwrap() else {
         panic!("nobody has run it")
     };
-    run.succeeded().await.unwrap();
+    let _ = run.succeeded().await.unwrap();
     drop(reader);
     client.close().await.unwrap();
     assert_eq!(keys(&etcd), ["tenure:start:job", "tenure:value:orders/42"]);
@@ -52,7 +52,7 @@ async fn each_who_holds_or_waits_has_a_key_and_values_stay() {
     let client = connect(&etcd.url()).await;
     let guard = client.lock("orders/42").acquire().await.unwrap();
     guard.set_value("").await.unwrap();
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     assert_eq!(keys(&etcd), ["tenure:start:job"], "an empty value is none");
 }
 
@@ -84,7 +84,7 @@ async fn a_prefix_keeps_clients_apart() {
     let Turn::Yours(run) = one.once_per("job", Duration::from_hours(1)).begin().await.unwrap() else {
         panic!("nobody has run it")
     };
-    run.succeeded().await.unwrap();
+    let _ = run.succeeded().await.unwrap();
     assert!(plain.lock("one").try_acquire().await.unwrap().is_some());
 }
 
@@ -111,7 +111,7 @@ async fn what_lies_below_a_name_need_not_be_its_own() {
         let guard = guard.unwrap_or_else(|| panic!("`{name}` meets another name"));
         assert!(client.lock(name).try_acquire().await.unwrap().is_none());
         assert!(client.list("").await.unwrap().iter().any(|info| info.name.as_str() == name), "`{name}`");
-        guard.release().await.unwrap();
+        let _ = guard.release().await.unwrap();
     }
     let own = client.lock("tenure:value:a").acquire().await.unwrap_err();
     assert!(matches!(own, AcquireError::Engine(EngineError::Refused { .. })), "{own:?}");

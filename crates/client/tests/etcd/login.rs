@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::contract::{eventually, within};
-use tenure::{AcquireError, EngineError, Release};
+use tenure::{AcquireError, Client, ConnectError, EngineError, Release};
 use tenure_testkit::{Etcd, EtcdBuilder};
 
 use crate::{LONG, PATIENCE, connect, refusal, waiters};
@@ -34,19 +34,27 @@ fn url(etcd: &Etcd) -> String {
 async fn a_password_is_asked_for_checked_and_never_repeated() {
     let etcd = with_users(Etcd::builder());
     let at = etcd.addr();
-    let refused = refusal(&format!("etcd://{at}")).await;
-    assert!(refused.contains("asks for a login"), "{refused}");
-    let refused = refusal(&format!("etcd://locker:wr0ng@{at}?prefix=app/")).await;
-    assert!(refused.contains("password is wrong") && !refused.contains("wr0ng"), "{refused}");
-    let refused = refusal(&format!("etcd://locker:s3cret%2F%40%3A@{at}?prefix=other/")).await;
-    assert!(refused.contains("readwrite") && !refused.contains("s3cret"), "{refused}");
+    // Each with etcd's own words, once, and what to do.
+    for (url, words, advice) in [
+        (format!("etcd://{at}"), "user name is empty", "asks for a login"),
+        (format!("etcd://locker:wr0ng@{at}?prefix=app/"), "authentication failed", "password is wrong"),
+        (format!("etcd://locker:s3cret%2F%40%3A@{at}?prefix=other/"), "permission denied", "`readwrite`"),
+    ] {
+        let error = Client::connect(&url).await.unwrap_err();
+        assert!(matches!(error, ConnectError::Engine(EngineError::Denied { .. })), "{error:?}");
+        let text = error.to_string();
+        assert_eq!(text.matches(words).count(), 1, "{text}");
+        assert_eq!(refusal(&url).await, text, "no cause repeats it");
+        assert!(text.contains(advice), "{text}");
+        assert!(!text.contains("wr0ng") && !text.contains("s3cret"), "{text}");
+    }
     let client = connect(&url(&etcd)).await;
     let guard = client.lock("a").ttl(LONG).acquire().await.unwrap();
     let waiting = tokio::spawn(client.lock("a").acquire());
     waiters(&client, "a", 1).await;
     assert_eq!(client.list("").await.unwrap().len(), 1);
     guard.set_value("x").await.unwrap();
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     drop(within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap());
     assert!(!format!("{client:?} {:?}", client.engine()).contains("s3cret"));
     assert_eq!(client.engine().place(), format!("etcd://{at}?prefix=app%2F"));
@@ -92,7 +100,7 @@ async fn a_login_that_etcd_forgot_is_renewed() {
     let deadline = guard.deadline();
     eventually(PATIENCE, "it is renewed", async || guard.deadline() > deadline).await;
     assert!(!waiting.is_finished());
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     drop(within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap());
     drop(client.lock("b").acquire().await.unwrap());
 }
@@ -110,11 +118,11 @@ async fn rights_that_change_are_heeded() {
     };
     root("role grant-permission locks --prefix=true readwrite more/");
     guard.set_value("x").await.unwrap();
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     root("user revoke-role locker locks");
     let refused = client.lock("a").acquire().await.unwrap_err();
-    assert!(matches!(refused, AcquireError::Engine(EngineError::Refused { .. })), "{refused:?}");
-    assert!(refused.to_string().contains("may not"), "{refused}");
+    assert!(matches!(refused, AcquireError::Engine(EngineError::Denied { .. })), "{refused:?}");
+    assert!(refused.to_string().contains("permission denied"), "{refused}");
     root("user grant-role locker locks");
     drop(client.lock("a").acquire().await.unwrap());
 }

@@ -69,7 +69,7 @@ async fn what_we_hold_etcdctl_does_not_get() {
         // Whoever comes later waits behind it, readers too.
         let waiting = tokio::spawn(client.lock("a").shared().ttl(LONG).acquire());
         waiters(&client, "a", 2).await;
-        guard.release().await.unwrap();
+        let _ = guard.release().await.unwrap();
         eventually(PATIENCE, "it gets the lock", async || has_it(&peer, "a")).await;
         assert!(!waiting.is_finished());
         peer.stop();
@@ -120,7 +120,7 @@ async fn a_counter_that_both_increment_loses_nothing() {
             for _ in 0..EACH {
                 let guard = client.lock("both").ttl(LONG).acquire().await.unwrap();
                 add_one(&file);
-                guard.release().await.unwrap();
+                let _ = guard.release().await.unwrap();
             }
         }));
     }

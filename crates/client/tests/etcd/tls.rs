@@ -52,10 +52,11 @@ async fn a_certificate_is_checked_by_its_authority() {
     let client = connect(&tls.url(&[("ca", &tls.file("ca.pem"))])).await;
     let guard = client.lock("a").acquire().await.unwrap();
     assert!(client.lock("a").try_acquire().await.unwrap().is_none());
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
 
     let refused = refusal(&tls.url(&[])).await;
-    assert!(refused.contains("certificate") && refused.contains("?ca="), "{refused}");
+    assert_eq!(refused.matches("invalid peer certificate").count(), 1, "the reason: {refused}");
+    assert!(refused.contains("?ca="), "{refused}");
     let refused = refusal(&tls.url(&[("ca", Path::new("/nowhere/ca.pem"))])).await;
     assert!(refused.contains("/nowhere/ca.pem"), "{refused}");
     let refused = refusal(&tls.url(&[("ca", &tls.file("server.key"))])).await;
@@ -72,6 +73,7 @@ async fn a_client_shows_its_own_certificate() {
     drop(client.lock("a").acquire().await.unwrap());
     let refused = refusal(&tls.url(&[("ca", &ca)])).await;
     assert!(refused.contains(&format!("localhost:{}", tls.port)) && refused.contains("?cert="), "{refused}");
+    assert_eq!(refused.matches("fatal alert").count(), 1, "the reason: {refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

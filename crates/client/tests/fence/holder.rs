@@ -92,7 +92,7 @@ impl Write<'_> {
     async fn to_postgres(&self, url: &str) -> Result<(), Box<dyn std::error::Error>> {
         let mut transaction = PgPool::connect(url).await?.begin().await?;
         if self.fenced {
-            self.fence().guard(&mut transaction, self.name, self.token).await?;
+            self.fence().guard(&mut transaction, (self.name, self.token)).await?;
         }
         let update = AssertSqlSafe(format!("UPDATE {} SET value = $1", self.place));
         sqlx::query(update).bind(self.value).execute(&mut *transaction).await?;
@@ -102,7 +102,7 @@ impl Write<'_> {
     async fn to_mariadb(&self, url: &str) -> Result<(), Box<dyn std::error::Error>> {
         let mut transaction = MySqlPool::connect(url).await?.begin().await?;
         if self.fenced {
-            self.fence().guard(&mut transaction, self.name, self.token).await?;
+            self.fence().guard(&mut transaction, (self.name, self.token)).await?;
         }
         let update = AssertSqlSafe(format!("UPDATE {} SET value = ?", self.place));
         sqlx::query(update).bind(self.value).execute(&mut *transaction).await?;
@@ -113,7 +113,7 @@ impl Write<'_> {
         let mut connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
         if self.fenced {
             let fence = RedisFence::new();
-            fence.set(&mut connection, self.name, self.token, self.place, self.value).await?;
+            fence.set(&mut connection, (self.name, self.token), self.place, self.value).await?;
         } else {
             connection.set::<_, _, ()>(self.place, self.value).await?;
         }

@@ -356,7 +356,7 @@ async fn held_up(table: &'static str, again: Again) -> (u16, String) {
         }
         let mut transaction = pool.begin().await.unwrap();
         if matches!(again, Again::InItsTransaction) {
-            let checked = fence.guard(&mut transaction, &accepted.resource, accepted.token).await;
+            let checked = fence.guard(&mut transaction, &accepted).await;
             checked.map_err(|error| (::http::StatusCode::PRECONDITION_FAILED, error.to_string()))?;
         }
         let update = sqlx::AssertSqlSafe(format!("UPDATE {table} SET token = {}", accepted.token));

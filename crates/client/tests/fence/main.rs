@@ -1,5 +1,6 @@
 //! The fence, on real servers and with real processes that come too late.
 
+mod guard;
 mod holder;
 mod http;
 mod redis;

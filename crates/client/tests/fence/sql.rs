@@ -1,11 +1,13 @@
 //! The fence in a database, at both of the isolation levels that people use. The tests are the same on both databases.
 
+use std::time::Duration;
+
 use sqlx::{Connection, Executor, MySql, Pool, Postgres};
 use tenure::LockName;
 use tenure::fence::{Dialect, FenceError, FenceStore, SqlFence, TableName};
 use tenure_testkit::MariaDb;
 
-use crate::{stale, token, wait_for};
+use crate::{LONG, stale, token, wait_for};
 
 const ISOLATIONS: [&str; 2] = ["READ COMMITTED", "REPEATABLE READ"];
 
@@ -15,6 +17,7 @@ macro_rules! suite {
         $module:ident, $server:ty, $database:ty, $dialect:expr,
         isolation: $isolation:literal,
         waiting: $waiting:literal,
+        timeout: $timeout:literal, $set_timeout:literal,
         largest: $largest:expr,
         user: $user:literal
     ) => {
@@ -35,7 +38,7 @@ macro_rules! suite {
             }
 
             async fn fence(table: &str) -> SqlFence {
-                let fence = SqlFence::in_table(TableName::parse(table).unwrap());
+                let fence = SqlFence::in_table(TableName::parse(table).unwrap()).lock_timeout(LONG);
                 fence.create_table(&mut pool("READ COMMITTED").await.acquire().await.unwrap()).await.unwrap();
                 fence
             }
@@ -61,7 +64,7 @@ macro_rules! suite {
             ) -> Result<(), FenceError> {
                 loop {
                     let mut transaction = pool.begin().await.unwrap();
-                    match fence.guard(&mut transaction, resource, token(number)).await {
+                    match fence.guard(&mut transaction, (resource, token(number))).await {
                         Err(FenceError::Contended { .. }) => continue,
                         passed => passed?,
                     }
@@ -100,7 +103,7 @@ macro_rules! suite {
                 let (fence, pool) = (fence("largest").await, pool("READ COMMITTED").await);
                 let guard = async |number| {
                     let mut transaction = pool.begin().await.unwrap();
-                    let answer = fence.guard(&mut transaction, "r", token(number)).await;
+                    let answer = fence.guard(&mut transaction, ("r", token(number))).await;
                     transaction.commit().await.unwrap();
                     answer
                 };
@@ -136,7 +139,7 @@ macro_rules! suite {
                             write(&fence, &pool, isolation, "rolled_back", before).await.unwrap();
                         }
                         let mut transaction = pool.begin().await.unwrap();
-                        fence.guard(&mut transaction, isolation, token(9)).await.unwrap();
+                        fence.guard(&mut transaction, (isolation, token(9))).await.unwrap();
                         transaction.rollback().await.unwrap();
                     }
                     write(&fence, &pool, isolation, "rolled_back", 6).await.unwrap();
@@ -157,7 +160,7 @@ macro_rules! suite {
                     }
                     // The newer one is first, and the older one is refused as soon as it knows.
                     let mut first = pool.begin().await.unwrap();
-                    fence.guard(&mut first, &resource, token(7)).await.unwrap();
+                    fence.guard(&mut first, (&resource, token(7))).await.unwrap();
                     let late = write(&fence, &pool, &resource, "one_by_one", 6);
                     let commit = async {
                         until_one_waits("one_by_one").await;
@@ -170,7 +173,7 @@ macro_rules! suite {
 
                     // The older one is first: both write, one after the other, and the newer one is last.
                     let mut first = pool.begin().await.unwrap();
-                    fence.guard(&mut first, &resource, token(7)).await.unwrap();
+                    fence.guard(&mut first, (&resource, token(7))).await.unwrap();
                     let next = write(&fence, &pool, &resource, "one_by_one", 8);
                     let commit = async {
                         until_one_waits("one_by_one").await;
@@ -183,7 +186,7 @@ macro_rules! suite {
 
                     // The first is rolled back: the second may be older than what never was.
                     let mut first = pool.begin().await.unwrap();
-                    fence.guard(&mut first, &resource, token(99)).await.unwrap();
+                    fence.guard(&mut first, (&resource, token(99))).await.unwrap();
                     let next = write(&fence, &pool, &resource, "one_by_one", 9);
                     let undo = async {
                         until_one_waits("one_by_one").await;
@@ -192,6 +195,49 @@ macro_rules! suite {
                     let (next, ()) = tokio::join!(next, undo);
                     next.unwrap();
                     assert_eq!(data("one_by_one"), "9", "{resource}");
+                }
+            }
+
+            /// Another transaction has passed the fence, and does not end.
+            #[tokio::test]
+            async fn a_check_waits_no_longer_than_its_limit_or_that_of_the_session() {
+                let (fence, pool) = (fence("limit").await, pool("READ COMMITTED").await);
+                for resource_is_new in [true, false] {
+                    let resource = format!("new: {resource_is_new}");
+                    if !resource_is_new {
+                        let mut before = pool.begin().await.unwrap();
+                        fence.guard(&mut before, (&resource, token(1))).await.unwrap();
+                        before.commit().await.unwrap();
+                    }
+                    let mut first = pool.begin().await.unwrap();
+                    fence.guard(&mut first, (&resource, token(7))).await.unwrap();
+                    for (of_fence, of_session) in [(Duration::from_millis(50), None), (LONG, Some(1))] {
+                        // On a connection of its own, since a setting may outlive the transaction.
+                        let mut connection = pool.acquire().await.unwrap().detach();
+                        let mut next = connection.begin().await.unwrap();
+                        if let Some(seconds) = of_session {
+                            let set = sqlx::AssertSqlSafe(format!($set_timeout, seconds));
+                            next.execute(set).await.unwrap();
+                        }
+                        let fence = fence.clone().lock_timeout(of_fence);
+                        let answer = fence.guard(&mut next, (&resource, token(8))).await;
+                        assert!(matches!(answer, Err(FenceError::TimedOut { .. })), "{resource}: {answer:?}");
+                        next.rollback().await.unwrap();
+                    }
+                    first.rollback().await.unwrap();
+                }
+            }
+
+            #[tokio::test]
+            async fn a_check_leaves_the_time_limit_of_the_transaction_as_it_was() {
+                let (fence, pool) = (fence("limit_after").await, pool("READ COMMITTED").await);
+                let mut transaction = pool.begin().await.unwrap();
+                let before: String = sqlx::query_scalar($timeout).fetch_one(&mut *transaction).await.unwrap();
+                for number in [7, 8] {
+                    fence.guard(&mut transaction, ("r", token(number))).await.unwrap();
+                    let after: String =
+                        sqlx::query_scalar($timeout).fetch_one(&mut *transaction).await.unwrap();
+                    assert_eq!(after, before);
                 }
             }
 
@@ -211,7 +257,7 @@ macro_rules! suite {
                     late.fetch_all("SELECT * FROM snapshot_data").await.unwrap();
                     late.fetch_all("SELECT * FROM snapshot").await.unwrap();
                     write(&fence, &pool, &resource, "snapshot", 7).await.unwrap();
-                    let answer = fence.guard(&mut late, &resource, token(6)).await;
+                    let answer = fence.guard(&mut late, (&resource, token(6))).await;
                     // PostgreSQL says of a snapshot that is too old only that it is.
                     let refused =
                         matches!(answer, Err(FenceError::Stale { .. } | FenceError::Contended { .. }));
@@ -272,13 +318,13 @@ macro_rules! suite {
                 ];
                 let mut transaction = pool.begin().await.unwrap();
                 for (number, resource) in (100..).zip(resources) {
-                    fence.guard(&mut transaction, resource, token(number)).await.unwrap();
+                    fence.guard(&mut transaction, (resource, token(number))).await.unwrap();
                 }
                 for (number, resource) in (100..).zip(resources) {
-                    let answer = fence.guard(&mut transaction, resource, token(number - 1)).await;
+                    let answer = fence.guard(&mut transaction, (resource, token(number - 1))).await;
                     assert_eq!(stale(answer), number, "{resource:?}");
                 }
-                let answer = fence.guard(&mut transaction, "x".repeat(513), token(1)).await;
+                let answer = fence.guard(&mut transaction, ("x".repeat(513), token(1))).await;
                 assert!(matches!(answer, Err(FenceError::Resource(_))), "{answer:?}");
             }
 
@@ -299,10 +345,10 @@ macro_rules! suite {
                     fence.create_table(&mut connection).await.unwrap();
                     // A connection of one's own will do, if one begins the transaction oneself.
                     connection.execute("BEGIN").await.unwrap();
-                    fence.guard(&mut *connection, "r", token(7)).await.unwrap();
+                    fence.guard(&mut *connection, ("r", token(7))).await.unwrap();
                     connection.execute("COMMIT").await.unwrap();
                     let mut transaction = connection.begin().await.unwrap();
-                    assert_eq!(stale(fence.guard(&mut transaction, "r", token(6)).await), 7);
+                    assert_eq!(stale(fence.guard(&mut transaction, ("r", token(6))).await), 7);
                 }
             }
 
@@ -327,8 +373,8 @@ macro_rules! suite {
                 let url = format!("{}://fencer@{rest}", <$database as sqlx::Database>::URL_SCHEMES[0]);
                 let pool = Pool::<$database>::connect(&url).await.unwrap();
                 let mut transaction = pool.begin().await.unwrap();
-                fence.guard(&mut transaction, "r", token(7)).await.unwrap();
-                assert_eq!(stale(fence.guard(&mut transaction, "r", token(6)).await), 7);
+                fence.guard(&mut transaction, ("r", token(7))).await.unwrap();
+                assert_eq!(stale(fence.guard(&mut transaction, ("r", token(6))).await), 7);
                 transaction.commit().await.unwrap();
 
                 let other = SqlFence::in_table(TableName::parse("not_its_own").unwrap());
@@ -342,7 +388,7 @@ macro_rules! suite {
                 let pool = pool("READ COMMITTED").await;
                 let fence = SqlFence::in_table(TableName::parse("late_table").unwrap());
                 let mut transaction = pool.begin().await.unwrap();
-                let answer = fence.guard(&mut transaction, "r", token(7)).await;
+                let answer = fence.guard(&mut transaction, ("r", token(7))).await;
                 let Err(FenceError::NoTable { ref table, .. }) = answer else { panic!("{answer:?}") };
                 assert_eq!(table, "late_table");
                 transaction.rollback().await.unwrap();
@@ -357,7 +403,7 @@ macro_rules! suite {
                     task.await.unwrap();
                 }
                 let mut transaction = pool.begin().await.unwrap();
-                fence.guard(&mut transaction, "r", token(7)).await.unwrap();
+                fence.guard(&mut transaction, ("r", token(7))).await.unwrap();
             }
         }
     };
@@ -367,6 +413,7 @@ suite!(
     postgres, tenure_testkit::Postgres, Postgres, Dialect::Postgres,
     isolation: "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {}",
     waiting: "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{}%'",
+    timeout: "SHOW lock_timeout", "SET LOCAL lock_timeout = '{}s'",
     largest: i64::MAX.unsigned_abs(),
     user: "CREATE ROLE fencer LOGIN"
 );
@@ -374,7 +421,9 @@ suite!(
 suite!(
     mariadb, MariaDb, MySql, Dialect::MySql,
     isolation: "SET SESSION TRANSACTION ISOLATION LEVEL {}",
-    waiting: "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%{}%'",
+    // The views of InnoDB are cached, and not refreshed while they are read often.
+    waiting: "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE COMMAND = 'Execute' AND INFO LIKE '%{}%'",
+    timeout: "SELECT CAST(@@innodb_lock_wait_timeout AS CHAR)", "SET SESSION innodb_lock_wait_timeout = {}",
     largest: u64::MAX,
     user: "CREATE USER fencer"
 );
@@ -389,18 +438,18 @@ async fn mariadb_with_snapshot_isolation_does_not_hide_a_newer_token_either() {
     connection.execute("SET SESSION innodb_snapshot_isolation = ON").await.unwrap();
 
     let mut newer = pool.begin().await.unwrap();
-    fence.guard(&mut newer, "r", token(5)).await.unwrap();
+    fence.guard(&mut newer, ("r", token(5))).await.unwrap();
     newer.commit().await.unwrap();
 
     let mut late = connection.begin().await.unwrap();
     late.fetch_all("SELECT * FROM strict_snapshot").await.unwrap();
     let mut newer = pool.begin().await.unwrap();
-    fence.guard(&mut newer, "r", token(7)).await.unwrap();
+    fence.guard(&mut newer, ("r", token(7))).await.unwrap();
     newer.commit().await.unwrap();
-    let answer = fence.guard(&mut late, "r", token(6)).await;
+    let answer = fence.guard(&mut late, ("r", token(6))).await;
     assert!(matches!(answer, Err(FenceError::Contended { .. })), "{answer:?}");
     late.rollback().await.unwrap();
 
     let mut again = connection.begin().await.unwrap();
-    assert_eq!(stale(fence.guard(&mut again, "r", token(6)).await), 7);
+    assert_eq!(stale(fence.guard(&mut again, ("r", token(6))).await), 7);
 }

@@ -103,7 +103,7 @@ async fn a_damaged_state_is_an_error_that_says_where_and_holds_nothing() {
     let guard = hold(&client, "job").await;
     let last = guard.token();
     guard.set_value("precious").await.unwrap();
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     let state = folder(file.0.path()).join("state");
     let good = fs::read(&state).unwrap();
     for damage in [Vec::new(), b"garbage".to_vec(), vec![0; 8192], vec![0xff; 8192]] {
@@ -118,7 +118,7 @@ async fn a_damaged_state_is_an_error_that_says_where_and_holds_nothing() {
     let next = hold(&client, "job").await;
     assert!(next.token() > last);
     assert_eq!(next.value().bytes, "precious");
-    next.release().await.unwrap();
+    let _ = next.release().await.unwrap();
     // The other way out that the error names.
     fs::remove_dir_all(folder(file.0.path())).unwrap();
     assert!(hold(&client, "job").await.token() > last);
@@ -134,7 +134,7 @@ async fn one_torn_slot_costs_nothing_but_a_number() {
         let guard = hold(&client, "job").await;
         assert!(guard.token() > last);
         last = guard.token();
-        guard.release().await.unwrap();
+        let _ = guard.release().await.unwrap();
         let mut bytes = fs::read(state()).unwrap();
         bytes[slot * 4096 + 50..slot * 4096 + 3000].fill(0x5a);
         fs::write(state(), bytes).unwrap();
@@ -146,9 +146,9 @@ async fn one_torn_slot_costs_nothing_but_a_number() {
 async fn a_moved_folder_is_not_taken_for_another_lock() {
     let file = File::start().await;
     let client = client(file.0.path()).await;
-    hold(&client, "first").await.release().await.unwrap();
+    let _ = hold(&client, "first").await.release().await.unwrap();
     let first = folder(file.0.path());
-    hold(&client, "second").await.release().await.unwrap();
+    let _ = hold(&client, "second").await.release().await.unwrap();
     let second = fs::read_dir(file.0.path())
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -165,7 +165,7 @@ async fn a_full_disk_is_a_clear_error_and_costs_no_lock_that_is_held() {
     let disk = SmallDisk::new(1 << 20);
     let client = client(disk.path()).await;
     let held = hold(&client, "held").await;
-    hold(&client, "free").await.release().await.unwrap();
+    let _ = hold(&client, "free").await.release().await.unwrap();
     disk.fill();
     for name in ["free", "new"] {
         let error = client.lock(name).try_acquire().await.unwrap_err();
@@ -178,7 +178,7 @@ async fn a_full_disk_is_a_clear_error_and_costs_no_lock_that_is_held() {
     assert!(held.check().is_ok());
     held.set_value("on a full disk").await.unwrap();
     let token = held.token();
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     disk.free_up();
     let next = hold(&client, "held").await;
     assert!(next.token() > token);
@@ -209,8 +209,8 @@ async fn a_stopped_waiter_holds_nobody_up() {
     first.stop();
     let second = tokio::spawn(client.lock("job").wait(Wait::Forever).acquire());
     until("the second waits", async || client.inspect("job").await.unwrap().waiters.len() == 2).await;
-    guard.release().await.unwrap();
-    within_a_minute("the second gets it", second).await.unwrap().unwrap().release().await.unwrap();
+    let _ = guard.release().await.unwrap();
+    let _ = within_a_minute("the second gets it", second).await.unwrap().unwrap().release().await.unwrap();
     first.resume();
     assert!(first.answer().await.starts_with("got"));
 }
@@ -223,8 +223,8 @@ async fn a_reader_that_outlives_its_owners_writer_leaves_no_doubt() {
     let writer = owner.lock("job").ttl(LONG).acquire().await.unwrap();
     let reader = there.owner_with_id(owner.id()).lock("job").shared().ttl(LONG).acquire().await.unwrap();
     writer.set_value("done").await.unwrap();
-    writer.release().await.unwrap();
-    reader.release().await.unwrap();
+    let _ = writer.release().await.unwrap();
+    let _ = reader.release().await.unwrap();
     assert!(!hold(&here, "job").await.value().in_doubt, "nobody died");
 }
 
@@ -238,7 +238,7 @@ async fn a_writer_that_died_beside_another_of_its_owner_leaves_a_doubt() {
     assert!(helper.ask(&format!("reenter job {}", owner.id())).await.starts_with("got"));
     helper.kill();
     assert!(client.inspect("job").await.unwrap().value.in_doubt, "one of them died");
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     assert!(client.inspect("job").await.unwrap().value.in_doubt);
     let next = hold(&client, "job").await;
     assert!(next.value().in_doubt);
@@ -250,7 +250,7 @@ async fn a_writer_that_died_beside_another_of_its_owner_leaves_a_doubt() {
 async fn a_planted_link_is_not_followed() {
     let file = File::start().await;
     let client = client(file.0.path()).await;
-    hold(&client, "job").await.release().await.unwrap();
+    let _ = hold(&client, "job").await.release().await.unwrap();
     let folder = folder(file.0.path());
     let victim = file.0.path().join("victim");
     fs::write(&victim, "precious").unwrap();
@@ -277,16 +277,16 @@ async fn a_writer_that_waits_behind_a_joined_reader_is_in_no_readers_way() {
     let first = owner.lock("job").shared().ttl(LONG).acquire().await.unwrap();
     let joined = there.owner_with_id(owner.id()).lock("job").shared().ttl(LONG).acquire().await.unwrap();
     // Nobody has the kernel's lock now, and still the writer must stay out.
-    first.release().await.unwrap();
+    let _ = first.release().await.unwrap();
     let writer = tokio::spawn(here.lock("job").ttl(LONG).acquire());
     until("it waits", async || here.inspect("job").await.unwrap().waiters.len() == 1).await;
     for turn in 0..200 {
         let reader = there.lock("job").shared().try_acquire().await.unwrap();
         assert!(reader.is_some(), "reader {turn} finds it taken");
-        reader.unwrap().release().await.unwrap();
+        let _ = reader.unwrap().release().await.unwrap();
     }
-    joined.release().await.unwrap();
-    within_a_minute("the writer gets it", writer).await.unwrap().unwrap().release().await.unwrap();
+    let _ = joined.release().await.unwrap();
+    let _ = within_a_minute("the writer gets it", writer).await.unwrap().unwrap().release().await.unwrap();
 }
 
 #[tokio::test]

@@ -78,7 +78,7 @@ async fn waits_without_inotify() {
     while client.inspect("job").await.unwrap().waiters.is_empty() {
         tokio::task::yield_now().await;
     }
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     let next = tokio::time::timeout(Duration::from_mins(1), waiting).await.expect("the waiter polls");
-    next.unwrap().unwrap().release().await.unwrap();
+    let _ = next.unwrap().unwrap().release().await.unwrap();
 }

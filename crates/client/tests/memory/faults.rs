@@ -99,7 +99,7 @@ async fn a_store_that_stands_still_answers_nobody_and_does_nothing() {
         waiting.is_finished()
     })
     .await;
-    waiting.await.unwrap().unwrap().release().await.unwrap();
+    let _ = waiting.await.unwrap().unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
@@ -185,14 +185,14 @@ async fn one_that_is_cut_off_while_it_waits_keeps_its_place() {
     let near = tokio::spawn(still.near.lock("a").ttl(TTL).acquire());
     still.waiters("a", 2).await;
     still.link.cut();
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     assert!(!near.is_finished() && !far.is_finished());
     still.clock.advance(TTL / 2);
     still.link.heal();
     let guard = soon("it hears of its turn", far).await.unwrap().unwrap();
     assert!(guard.check().is_ok());
     assert!(guard.deadline().unwrap() < still.clock.now() + TTL / 2, "counted from the grant");
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     drop(soon("the next one gets it", near).await.unwrap().unwrap());
 }
 
@@ -205,14 +205,14 @@ async fn one_that_is_cut_off_when_its_turn_comes_has_it_for_a_lease_and_asks_aga
     let near = tokio::spawn(still.near.lock("a").ttl(TTL * 10).acquire());
     still.waiters("a", 2).await;
     still.link.cut();
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     still.clock.advance(TTL);
     let next = soon("the next one gets it", near).await.unwrap().unwrap();
     still.link.heal();
     still.waiters("a", 1).await;
     assert!(next.check().is_ok());
-    next.release().await.unwrap();
-    soon("the first one gets it after all", far).await.unwrap().unwrap().release().await.unwrap();
+    let _ = next.release().await.unwrap();
+    let _ = soon("the first one gets it after all", far).await.unwrap().unwrap().release().await.unwrap();
     still.nothing_left("a").await;
 }
 
@@ -235,7 +235,7 @@ async fn one_that_gives_up_while_it_is_cut_off_leaves_nothing() {
         assert_eq!(still.near.inspect(&name).await.unwrap().waiters.len(), 1, "nobody could be told");
         still.link.heal();
         still.waiters(&name, 0).await;
-        held.release().await.unwrap();
+        let _ = held.release().await.unwrap();
         still.nothing_left(&name).await;
     }
 }
@@ -256,7 +256,7 @@ async fn what_is_dropped_at_any_point_leaves_nothing() {
             assert!(dropping.await.is_none());
             still.link.heal();
             still.waiters(&name, 0).await;
-            held.release().await.unwrap();
+            let _ = held.release().await.unwrap();
             // A free lock.
             if cut {
                 still.link.cut();
@@ -275,7 +275,7 @@ async fn what_is_dropped_at_any_point_leaves_nothing() {
             still.link.heal();
             still.waiters(&name, 0).await;
             assert_eq!(guard.mode(), Mode::Pr);
-            other.release().await.unwrap();
+            let _ = other.release().await.unwrap();
             drop(poll_times(guard.release(), polls).await);
             still.nothing_left(&name).await;
         }
@@ -300,7 +300,7 @@ async fn a_deadlock_names_everybody_in_it() {
     assert_eq!(told, [("left", b.id(), Some("the biller"), 0), ("right", a.id(), Some("the shipper"), 0)]);
     let text = error.to_string();
     assert!(text.contains("the shipper waits for EX `right`"), "{text}");
-    right.release().await.unwrap();
+    let _ = right.release().await.unwrap();
     drop(soon("the other goes on", waiting).await.unwrap().unwrap());
 }
 
@@ -312,7 +312,7 @@ async fn two_who_convert_over_each_other_are_told() {
     let (first, second) = tokio::join!(a.convert(Mode::Ex, Wait::Forever), async {
         still.waiters("a", 1).await;
         let refused = b.convert(Mode::Ex, Wait::Forever).await;
-        b.release().await.unwrap();
+        let _ = b.release().await.unwrap();
         refused
     });
     first.unwrap();

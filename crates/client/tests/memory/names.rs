@@ -37,7 +37,7 @@ async fn clients_without_a_name_do_not_meet() {
 async fn leave_a_value(client: &Client) {
     let guard = client.lock("x").acquire().await.unwrap();
     guard.set_value("here").await.unwrap();
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
 }
 
 async fn finds_it(url: &str) -> bool {

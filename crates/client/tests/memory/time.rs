@@ -75,7 +75,7 @@ async fn who_waits_does_not_expire_and_its_lease_begins_with_the_grant() {
     still.waiters("a", 1).await;
     still.clock.advance(TTL * 100);
     assert_eq!(still.near.inspect("a").await.unwrap().waiters.len(), 1);
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     let guard = soon("it is granted", waiting).await.unwrap().unwrap();
     assert!(guard.deadline().unwrap() > still.clock.now() + TTL * 9 / 10);
     still.clock.advance(TTL * 9 / 10);
@@ -100,13 +100,13 @@ async fn a_job_runs_again_when_its_period_is_over() {
     let hour = Duration::from_hours(1);
     let begin = || still.far.once_per("report", hour).record(Record::AtStart).begin();
     let Turn::Yours(run) = begin().await.unwrap() else { panic!("nobody ran it") };
-    run.succeeded().await.unwrap();
+    let _ = run.succeeded().await.unwrap();
     still.clock.advance(hour / 2);
     let Turn::AlreadyRun { ago } = begin().await.unwrap() else { panic!("it runs twice") };
     assert_eq!(ago, hour / 2);
     still.clock.advance(hour / 2);
     let Turn::Yours(run) = begin().await.unwrap() else { panic!("an hour is over") };
-    run.failed().await.unwrap();
+    let _ = run.failed().await.unwrap();
 }
 
 #[tokio::test]

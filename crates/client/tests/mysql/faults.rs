@@ -59,6 +59,10 @@ impl Database for MariaDb {
         self.sql(statement)
     }
 
+    fn try_sql(&self, statement: &str) -> Result<String, String> {
+        self.try_sql(statement)
+    }
+
     fn clocks_s(&self) -> (i64, i64) {
         let seconds = |of: &str| {
             self.sql(&format!("SELECT TIMESTAMPDIFF(SECOND, '1970-01-01', {of})")).parse().unwrap()
@@ -72,11 +76,17 @@ impl Database for MariaDb {
         ))
     }
 
+    fn opened(&self) -> u64 {
+        let status = self.sql("SHOW GLOBAL STATUS LIKE 'Connections'");
+        status.split_whitespace().last().unwrap().parse().unwrap()
+    }
+
     fn waiting(&self) -> Vec<String> {
         // What they do, and not the views of InnoDB: those are not made anew for whoever looks again and again.
         lines(&self.sql(
             "SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND IN ('Query', 'Execute') AND ID <> CONNECTION_ID() \
-             AND (INFO LIKE '%GET_LOCK(%' OR INFO LIKE '%FOR UPDATE%' OR COMMAND = 'Execute') AND INFO NOT LIKE '%tenure_ear_%'",
+             AND (INFO LIKE '%GET_LOCK(%' OR INFO LIKE '%FOR UPDATE%' OR COMMAND = 'Execute') AND INFO NOT LIKE '%tenure_ear_%' \
+             AND INFO NOT LIKE '%@tenure_mark%'",
         ))
     }
 

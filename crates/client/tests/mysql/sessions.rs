@@ -1,9 +1,9 @@
 //! What MariaDB does with locks of a session.
 
-use sqlx::{Executor, MySqlPool};
+use sqlx::{Connection, Executor, MySqlConnection, MySqlPool};
 use tenure::contract::within;
-use tenure::{AcquireError, EngineError, Release};
-use tenure_testkit::{MariaDb, eventually};
+use tenure::{AcquireError, EngineError, Release, Wait};
+use tenure_testkit::{MariaDb, Proxy, eventually};
 
 use crate::databases::{Database, LONG, PATIENCE, connect, session_recipes};
 
@@ -14,7 +14,7 @@ async fn a_key_that_is_another_locks_is_refused_and_not_counted_in() {
         let client = connect(&server.recipe(recipe, "")).await;
         let guard = client.lock("a").acquire().await.unwrap();
         let token = guard.token().unwrap();
-        guard.release().await.unwrap();
+        let _ = guard.release().await.unwrap();
         server.sql("UPDATE tenure_lock_session SET name = 'b'");
         let refused = client.lock("a").acquire().await.unwrap_err();
         assert!(
@@ -28,7 +28,7 @@ async fn a_key_that_is_another_locks_is_refused_and_not_counted_in() {
         server.sql("UPDATE tenure_lock_session SET name = 'a'");
         let guard = client.lock("a").acquire().await.unwrap();
         assert!(guard.token() > Some(token), "{recipe}: {guard:?}");
-        guard.release().await.unwrap();
+        let _ = guard.release().await.unwrap();
         server.sql("DELETE FROM tenure_lock_session");
     }
 }
@@ -42,7 +42,7 @@ async fn a_server_without_room_for_a_prepared_statement_is_said_to_be() {
         let (holder, other) = (connect(&url).await, connect(&url).await);
         let held = holder.lock("a").ttl(LONG).acquire().await.unwrap();
         server.sql("SET GLOBAL max_prepared_stmt_count = 0");
-        let refused = other.lock("b").acquire().await.unwrap_err();
+        let refused = other.lock("b").wait(Wait::Try).acquire().await.unwrap_err();
         let is_silence = matches!(&refused, AcquireError::Engine(EngineError::Unreachable { .. }));
         assert!(
             is_silence && refused.to_string().contains("max_prepared_stmt_count"),
@@ -71,7 +71,7 @@ async fn who_waits_for_a_named_lock_has_nothing_locked() {
         server.sql(&format!("SET STATEMENT lock_wait_timeout = 1 FOR {statement}"));
         assert_eq!(server.waiting().len(), 1, "it still waits");
     }
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     let next = within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap();
     assert_eq!(next.release().await.unwrap(), Release::Released);
 }
@@ -93,7 +93,7 @@ async fn a_statement_that_is_stopped_is_asked_again_and_holds_nothing_twice() {
     let pool = MySqlPool::connect(&server.url()).await.unwrap();
     let mut transaction = pool.begin().await.unwrap();
     transaction.execute(sqlx::raw_sql("SELECT token FROM tenure_lock_session FOR UPDATE")).await.unwrap();
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     eventually("it has the lock", || {
         server.sql("SELECT IS_USED_LOCK(lock_key) FROM tenure_lock_session") != "NULL"
     });
@@ -102,6 +102,54 @@ async fn a_statement_that_is_stopped_is_asked_again_and_holds_nothing_twice() {
 
     let next = within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap();
     assert!(other.lock("a").try_acquire().await.unwrap().is_none());
-    next.release().await.unwrap();
+    let _ = next.release().await.unwrap();
     assert!(other.lock("a").try_acquire().await.unwrap().is_some(), "it is held once more");
+}
+
+/// The host of the waiter's session is silent, and its name leads to another server, where the session's number is another client's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_after_a_failover_leaves_the_sessions_of_other_clients_alone() {
+    for recipe in session_recipes::<MariaDb>() {
+        let (old, new) = (MariaDb::start(), MariaDb::start());
+        let proxy = Proxy::to(old.addr());
+        // The new server has given out fewer numbers.
+        while old.opened() < new.opened() + 100 {
+            MySqlConnection::connect(&old.url()).await.unwrap().close().await.unwrap();
+        }
+        let holder = connect(&old.recipe(recipe, "")).await;
+        let _held = holder.lock("a").ttl(LONG).acquire().await.unwrap();
+        let url = old.recipe(recipe, "&timeout_ms=60000");
+        let before = old.connections();
+        let client = connect(&url.replace(&old.addr().to_string(), &proxy.addr().to_string())).await;
+        let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
+        let waiter = eventually("it waits", || old.waiting().pop());
+        let number: u64 = waiter.parse().unwrap();
+        let mut victim = MySqlConnection::connect(&new.url()).await.unwrap();
+        let id = async |of: &mut MySqlConnection| {
+            sqlx::query_scalar::<_, u64>("SELECT CAST(CONNECTION_ID() AS UNSIGNED)")
+                .fetch_one(of)
+                .await
+                .unwrap()
+        };
+        while id(&mut victim).await < number {
+            victim.close().await.unwrap();
+            victim = MySqlConnection::connect(&new.url()).await.unwrap();
+        }
+        assert_eq!(id(&mut victim).await, number, "{recipe}");
+        let working = tokio::spawn(async move { victim.execute("SELECT SLEEP(600)").await.map(drop) });
+
+        // Connections for short requests go to the new server.
+        for connection in old.connections().iter().filter(|one| **one != waiter && !before.contains(one)) {
+            old.end(connection);
+        }
+        proxy.lead_new_ones_to(new.addr());
+        proxy.cut_present();
+        waiting.abort();
+        eventually("the stop is sent several times", || {
+            let sent = new.sql("SHOW GLOBAL STATUS LIKE 'Com_kill'");
+            sent.split_whitespace().last().unwrap().parse::<u64>().unwrap() >= 3
+        });
+        assert!(!working.is_finished(), "{recipe}: the statement of another client was stopped");
+        working.abort();
+    }
 }

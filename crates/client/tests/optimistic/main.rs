@@ -141,9 +141,11 @@ macro_rules! suite {
                 let by_note = counters.clone().key("note").unwrap();
                 let error = by_note.update(&pool, "twice", one_more).await.expect_err("there are two");
                 assert!(matches!(error, UpdateError::Read(ReadError::NotUnique { .. })), "{error:?}");
-                let mut transaction = pool.begin().await.unwrap();
-                let error = by_note.write(&mut transaction, "twice", 0, Changes::new()).await;
+                // Without a transaction, too, neither is written.
+                let mut connection = pool.acquire().await.unwrap();
+                let error = by_note.write(&mut connection, "twice", 0, Changes::new()).await;
                 assert!(matches!(error, Err(WriteError::NotUnique { rows: 2, .. })), "{error:?}");
+                assert_eq!(sql("SELECT COUNT(*) FROM rows_of WHERE note = 'twice' AND version = 0"), "2");
 
                 let bad = counters.version("note").unwrap();
                 let error = bad.update(&pool, 1, one_more).await.expect_err("a text is no version");

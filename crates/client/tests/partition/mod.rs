@@ -173,6 +173,7 @@ async fn hold(request: LockRequest, name: String, mut release: oneshot::Receiver
             GuardState::Held => "held",
             GuardState::Jeopardy { .. } => "endangered",
             GuardState::Lost(_) => "lost",
+            other => panic!("{other:?}"),
         };
         if state != last {
             Event::say(&name, state, believed);
@@ -183,7 +184,7 @@ async fn hold(request: LockRequest, name: String, mut release: oneshot::Receiver
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     Event::say(&name, "released", believed);
 }
 
@@ -225,7 +226,7 @@ pub(crate) async fn a_short_cut_costs_nothing(servers: Servers<'_>) {
     assert_eq!(places().await, place, "the waiter has lost its place");
 
     let behind = token(&in_the_way);
-    in_the_way.release().await.unwrap();
+    let _ = in_the_way.release().await.unwrap();
     assert!(island.says("waited-for", "granted").await > behind);
     island.release("held");
     island.says("held", "released").await;
@@ -273,10 +274,10 @@ pub(crate) async fn a_long_cut_ends_belief_before_the_next_is_let_in(servers: Se
         assert!(island.unheard("held").iter().all(|what| what != "granted"), "{turn}: two hold");
 
         let behind = token(&in_the_way);
-        in_the_way.release().await.unwrap();
+        let _ = in_the_way.release().await.unwrap();
         assert!(island.says("waited-for", "granted").await > behind, "{turn}");
         let behind = token(&next);
-        next.release().await.unwrap();
+        let _ = next.release().await.unwrap();
         assert!(island.says("held", "granted").await > behind, "{turn}");
         for name in ["held", "waited-for"] {
             island.release(name);

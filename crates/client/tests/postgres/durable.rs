@@ -12,7 +12,7 @@ async fn a_grant_outlives_a_crash_also_where_others_do_not_wait_for_the_disk() {
     postgres.sql("ALTER DATABASE postgres SET synchronous_commit = off");
     let client = connect(&format!("{}?timeout_ms=30000", postgres.url())).await;
     for name in ["a", "b"] {
-        client.lock(name).acquire().await.unwrap().release().await.unwrap();
+        let _ = client.lock(name).acquire().await.unwrap().release().await.unwrap();
     }
     postgres.sql("CHECKPOINT");
     let first = client.lock("a").ttl(LONG).acquire().await.unwrap();

@@ -55,6 +55,10 @@ impl Database for Postgres {
         self.sql(statement)
     }
 
+    fn try_sql(&self, statement: &str) -> Result<String, String> {
+        self.try_sql(statement)
+    }
+
     fn clocks_s(&self) -> (i64, i64) {
         let seconds =
             |of: &str| self.sql(&format!("SELECT floor(extract(epoch FROM {of}))::bigint")).parse().unwrap();
@@ -64,6 +68,10 @@ impl Database for Postgres {
 
     fn connections(&self) -> Vec<String> {
         lines(&self.sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'tenure'"))
+    }
+
+    fn opened(&self) -> u64 {
+        self.sql("SELECT sessions FROM pg_stat_database WHERE datname = current_database()").parse().unwrap()
     }
 
     fn waiting(&self) -> Vec<String> {
@@ -171,7 +179,7 @@ async fn a_wait_whose_statement_is_cancelled_goes_on_in_the_same_session() {
                 Database::waiting(&server) == [session.clone()] && server.sql(&since) != before
             });
         }
-        held.release().await.unwrap();
+        let _ = held.release().await.unwrap();
         drop(within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap());
     }
 }

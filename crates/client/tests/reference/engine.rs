@@ -37,6 +37,8 @@ struct Table {
     unreachable: bool,
     /// Starts are recorded, and the answer is that the engine cannot be reached.
     loses_starts_answers: bool,
+    /// How long a release takes, in the time of the machine.
+    release_delay: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -83,6 +85,11 @@ impl Store {
     /// From now on starts are recorded, and nobody hears of it.
     pub(crate) fn lose_answers_to_starts(&self) {
         self.table.lock().unwrap().loses_starts_answers = true;
+    }
+
+    /// From now on a release takes this long.
+    pub(crate) fn delay_releases(&self, delay: Duration) {
+        self.table.lock().unwrap().release_delay = delay;
     }
 
     fn table(&self) -> Result<MutexGuard<'_, Table>, EngineError> {
@@ -251,7 +258,7 @@ impl ReferenceEngine {
         name: &LockName,
         queued: Queued,
         wait: WaitUntil,
-        cancel: &tokio_util::sync::CancellationToken,
+        cancel: &tenure::engine::Cancellation,
     ) -> Result<Option<Granted>, Stop> {
         let (id, ttl) = (queued.member.grant, queued.ttl);
         let mut changed = self.store.changed.subscribe();
@@ -426,6 +433,10 @@ impl Engine for ReferenceEngine {
 
     fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>> {
         Box::pin(async move {
+            let delay = self.store.table()?.release_delay;
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
             let mut table = self.serve(&grant.name)?;
             let resource = table.resources.get_mut(&grant.name).unwrap();
             if self.store.fault == Fault::ReleasesByToken && grant.token.is_none() {
@@ -448,7 +459,7 @@ impl Engine for ReferenceEngine {
     fn convert(self: Arc<Self>, conversion: Conversion) -> BoxFuture<'static, Result<Granted, ConvertError>> {
         Box::pin(async move {
             let (grant, to) = (&conversion.grant, conversion.to);
-            let lost = Lost { name: grant.name.clone(), reason: LostReason::Forgotten };
+            let lost = Lost::new(grant.name.clone(), LostReason::Forgotten);
             let queued = {
                 let table = self.serve(&grant.name)?;
                 let held = table.resources[&grant.name].held(grant.id).ok_or_else(|| lost.clone())?;
@@ -477,7 +488,7 @@ impl Engine for ReferenceEngine {
             let mut table = self.serve(&grant.name)?;
             let resource = table.resources.get_mut(&grant.name).unwrap();
             if resource.held(grant.id).is_none() && self.store.fault != Fault::AnybodyWrites {
-                return Err(Lost { name: grant.name, reason: LostReason::Forgotten }.into());
+                return Err(Lost::new(grant.name, LostReason::Forgotten).into());
             }
             resource.value = Value { bytes, in_doubt: false };
             Ok(())
@@ -495,7 +506,7 @@ impl Engine for ReferenceEngine {
             let loses_answer = table.loses_starts_answers;
             let resource = table.resources.get_mut(&grant.name).unwrap();
             if resource.held(grant.id).is_none() && fault != Fault::AnybodyStarts {
-                return Err(Lost { name: grant.name, reason: LostReason::Forgotten }.into());
+                return Err(Lost::new(grant.name, LostReason::Forgotten).into());
             }
             let stands = start.window.max(start.ago);
             match resource.started.map(|started| now.since(started)) {

@@ -30,7 +30,7 @@ impl Still {
         Self { clock, store, client }
     }
 
-    fn connect(clock: &ManualClock, store: &Arc<Store>) -> Client {
+    pub(crate) fn connect(clock: &ManualClock, store: &Arc<Store>) -> Client {
         let store = store.clone();
         Client::with_engine_and_clock(Some(Arc::new(clock.clone())), |context| {
             Ok(ReferenceEngine::open(store, &context))
@@ -235,7 +235,7 @@ async fn a_conversion_that_others_rely_on_is_refused() {
     let answer = inner.convert(Mode::Nl, Wait::Try).await;
     assert!(matches!(answer, Err(ConvertError::Reentered { held: Mode::Ex, .. })), "{answer:?}");
     assert!(!still.is_free("a").await);
-    inner.release().await.unwrap();
+    let _ = inner.release().await.unwrap();
     outer.convert(Mode::Nl, Wait::Try).await.unwrap();
     assert!(still.is_free("a").await);
 }
@@ -251,7 +251,7 @@ async fn a_lock_that_is_lost_while_it_waits_to_be_converted_is_not_converted() {
         still.clock.advance(Duration::from_secs(5));
     });
     assert!(matches!(answer, Err(ConvertError::Lost(_))), "{answer:?}");
-    other.release().await.unwrap();
+    let _ = other.release().await.unwrap();
     until("nobody is left", async || still.is_free("a").await).await;
 }
 
@@ -320,7 +320,7 @@ async fn a_limit_on_several_locks_begins_when_all_are_held() {
         tokio::spawn(still.client.lock_all(["a", "b"]).ttl(TTL).max_hold(Duration::from_secs(5)).acquire());
     until("it waits", async || still.client.inspect("b").await.unwrap().waiters.len() == 1).await;
     still.clock.advance(Duration::from_secs(6));
-    blocker.release().await.unwrap();
+    let _ = blocker.release().await.unwrap();
     let set = all.await.unwrap().unwrap();
     set.check().unwrap();
     let lost = set.lost();
@@ -333,7 +333,7 @@ async fn a_watch_tells_release_from_loss_and_keeps_nothing() {
     let still = Still::new();
     let guard = still.hold("a").await;
     let watch = guard.watch();
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     assert_eq!(watch.ended().await, Ended::Released);
     let guard = still.client.lock("a").ttl(TTL).renew(false).acquire().await.unwrap();
     let watch = guard.watch();
@@ -371,7 +371,7 @@ async fn an_owner_does_not_meet_what_it_lost_and_keeps() {
     assert!(lost.check().is_err());
     assert!(owner.lock("a").try_acquire().await.unwrap().is_none(), "the engine still has the first grant");
     let token = lost.token();
-    lost.release().await.unwrap();
+    let _ = lost.release().await.unwrap();
     assert!(owner.lock("a").acquire().await.unwrap().token() > token);
 }
 

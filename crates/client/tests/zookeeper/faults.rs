@@ -11,7 +11,7 @@ use tenure::{
     AcquireError, Client, ConnectError, EngineError, FencingToken, GuardState, LostReason, Mode, Release,
     ReleaseError, Wait,
 };
-use tenure_testkit::{Proxy, ZooKeeper, ZooKeeperCluster};
+use tenure_testkit::{Proxy, ZooKeeper, ZooKeeperCluster, free_port};
 use tokio::task::JoinHandle;
 
 use crate::tree::Tree;
@@ -179,7 +179,7 @@ async fn after_an_expired_session_the_client_goes_on_with_a_new_one() {
     assert_ne!(tree.session_of(&tree.only_child("/faults/expired/other").await).await, session);
     eventually("the waiter is in the queue again", waits).await;
     let token = in_the_way.token();
-    in_the_way.release().await.unwrap();
+    let _ = in_the_way.release().await.unwrap();
     let waited = soon("the waiter gets it", waiting).await.unwrap().unwrap();
     assert!(waited.token() > token);
     let deadlines = [other.deadline(), waited.deadline()];
@@ -297,7 +297,7 @@ async fn without_a_majority_nothing_is_locked_and_it_is_said_why() {
     let left = cluster.member((leader + 2) % 3);
     eventually("the last one serves readers only", async || left.command("isro") == "ro").await;
 
-    for wait in [Wait::Try, Wait::For(Duration::from_mins(1)), Wait::Forever] {
+    for wait in [Wait::Try, Wait::For(Duration::from_secs(3))] {
         let asked = client.lock("other").ttl(Duration::from_secs(4)).wait(wait).acquire();
         let error = soon("it is said", asked).await.unwrap_err();
         let text = in_full(&error);
@@ -319,6 +319,56 @@ async fn without_a_majority_nothing_is_locked_and_it_is_said_why() {
     let next = soon("it works again", client.lock("held").ttl(ttl).acquire()).await.unwrap();
     assert!(next.token() > held.token());
     drop(soon("for others, too", connect(&url).await.lock("other").acquire()).await.unwrap());
+}
+
+/// How long connecting may take if no server can answer: longer than any of these tests is patient.
+const NEVER: &str = "timeout_ms=60000";
+
+/// Fails if connecting does not end well before its time limit.
+async fn refusal(hosts: &str) -> (EngineError, String) {
+    let url = format!("zookeeper://{hosts}/faults?{NEVER}");
+    let refused = tokio::time::timeout(Duration::from_secs(30), Client::connect(&url));
+    match refused.await.expect("it is said before the time limit").expect_err(hosts) {
+        ConnectError::Engine(error) => {
+            let text = in_full(&error);
+            (error, text)
+        }
+        error => panic!("{error:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_all_refuse_are_reported_at_once() {
+    let [one, two] = [(); 2].map(|()| format!("127.0.0.1:{}", free_port()));
+    for hosts in [one.clone(), format!("{one},{two}"), format!("nowhere.invalid,{two}")] {
+        let (error, text) = refusal(&hosts).await;
+        assert!(matches!(error, EngineError::Unreachable { .. }), "{error:?}");
+        let refused = hosts.matches("127.0.0.1").count();
+        assert_eq!(text.matches("onnection refused").count(), refused, "each reason once: {text}");
+        assert!(hosts.split(',').all(|host| text.contains(host)), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_does_not_exist_is_reported_at_once() {
+    for hosts in ["nowhere.invalid", "nowhere.invalid,neither.invalid:2182"] {
+        let (error, text) = refusal(hosts).await;
+        assert!(matches!(error, EngineError::NotFound { .. }), "{error:?}");
+        assert!(text.contains("`nowhere.invalid`") && text.contains("lookup"), "{text}");
+    }
+}
+
+/// One server refuses and one is silent: it may answer yet, and it does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_server_is_waited_for_though_others_refuse() {
+    let proxy = Proxy::to(ZooKeeper::shared().addr());
+    proxy.cut();
+    let url = format!("zookeeper://127.0.0.1:{},{}/faults?tick_ms=500&{NEVER}", free_port(), proxy.addr());
+    let mut connecting = tokio::spawn(async move { Client::connect(&url).await });
+    let early = tokio::time::timeout(Duration::from_secs(1), &mut connecting).await;
+    assert!(early.is_err(), "{early:?}");
+    proxy.heal();
+    soon("it connects", connecting).await.unwrap().unwrap();
 }
 
 /// Answers are lost and connections break again and again, while many lock: each entry is made once, and taken away.

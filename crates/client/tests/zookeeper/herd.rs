@@ -60,7 +60,7 @@ impl Crowd {
     async fn hand_on(&mut self) {
         let held = self.held.take().expect("somebody holds it");
         assert!(self.got.try_recv().is_err(), "two have it");
-        held.release().await.unwrap();
+        let _ = held.release().await.unwrap();
         self.held = soon("the next one gets it", self.got.recv()).await;
     }
 }
@@ -135,14 +135,14 @@ async fn those_of_one_client_who_watch_one_node_are_served_in_the_order_in_which
     // Who comes at the very moment of the release does not ask before those who wait.
     let request = client.lock("a").ttl(LONG);
     let third = tokio::spawn(async move { request.acquire().await.unwrap() });
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     let first = soon("the first has its turn", first).await.unwrap();
     assert!(!second.is_finished() && !third.is_finished());
-    first.release().await.unwrap();
+    let _ = first.release().await.unwrap();
     let second = soon("the second has its turn", second).await.unwrap();
     assert!(!third.is_finished());
-    second.release().await.unwrap();
-    soon("the third has its turn", third).await.unwrap().release().await.unwrap();
+    let _ = second.release().await.unwrap();
+    let _ = soon("the third has its turn", third).await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
@@ -155,6 +155,6 @@ async fn who_goes_away_when_it_is_its_turn_holds_up_none_of_its_client() {
     eventually("the first watches", async || server.counter("zk_watch_count") == 1).await;
     first.abort();
     assert!(soon("the first ends", first).await.is_err());
-    held.release().await.unwrap();
-    soon("the second has its turn", second).await.unwrap().release().await.unwrap();
+    let _ = held.release().await.unwrap();
+    let _ = soon("the second has its turn", second).await.unwrap().release().await.unwrap();
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tenure::contract::Inside;
-use tenure::{LostReason, Release};
+use tenure::{LostReason, Mode, Release};
 use tenure_testkit::ZooKeeper;
 
 use crate::tree::Tree;
@@ -48,9 +48,9 @@ async fn what_is_empty_goes_and_what_is_needed_stays() {
         eventually("one waits", async || client.inspect("a/x").await.unwrap().waiters.len() == 1).await;
         tokio::time::sleep(A_WHILE).await;
         assert!(there("a/b/c").await && there("a/x").await, "{root}: somebody holds by it");
-        deep.release().await.unwrap();
+        let _ = deep.release().await.unwrap();
         gone("a/b/c", "a/b").await;
-        beside.release().await.unwrap();
+        let _ = beside.release().await.unwrap();
         let next = soon("the waiter gets it", waiting).await.unwrap().unwrap();
         tokio::time::sleep(A_WHILE).await;
         assert!(there("a/x").await && next.check().is_ok(), "{root}: somebody holds by it");
@@ -60,12 +60,12 @@ async fn what_is_empty_goes_and_what_is_needed_stays() {
 
         let writer = client.lock("v/w").ttl(LONG).acquire().await.unwrap();
         writer.set_value("kept").await.unwrap();
-        writer.release().await.unwrap();
+        let _ = writer.release().await.unwrap();
         tokio::time::sleep(A_WHILE).await;
         let reader = client.lock("v/w").ttl(LONG).acquire().await.unwrap();
         assert_eq!(reader.value().bytes, "kept", "{root}");
         reader.set_value("").await.unwrap();
-        reader.release().await.unwrap();
+        let _ = reader.release().await.unwrap();
         gone("v/w", "v").await;
     }
 }
@@ -87,7 +87,7 @@ async fn who_locks_while_nodes_go_is_not_disturbed() {
                     for turn in 0..40_u64 {
                         let guard = client.lock("a/b/c").ttl(LONG).acquire().await.unwrap();
                         inside.increment(Duration::ZERO).unwrap();
-                        guard.release().await.unwrap();
+                        let _ = guard.release().await.unwrap();
                         // Now and then nobody is there, and the nodes go.
                         tokio::time::sleep(Duration::from_millis(turn * 7 % 20 + worker)).await;
                     }
@@ -174,9 +174,9 @@ async fn any_name_is_a_lock_of_its_own() {
         "x__lock__0000000001",
         "x/y__lock__0000000001",
         "lock-0000000001",
-        "a/%value",
+        "a/~%value",
         "%lock",
-        "%start",
+        "~%start",
         "%clock",
     ];
     let server = ZooKeeper::start();
@@ -201,5 +201,26 @@ async fn any_name_is_a_lock_of_its_own() {
             assert_eq!(guard.release().await.unwrap(), Release::Released, "{recipe}: {name}");
             assert!(!is_busy(&client, name.as_str()).await, "{recipe}: {name}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_with_different_names_for_their_entries_share_one_queue() {
+    let url = format!("{}/naming?tick_ms=500", ZooKeeper::shared().url());
+    let clients = [connect(&format!("{url}&names=curator")).await, connect(&url).await];
+    for [one, other] in [[0, 1], [1, 0]].map(|pair| pair.map(|at| &clients[at])) {
+        let guard = one.lock("a").mode(Mode::Pr).ttl(LONG).acquire().await.unwrap();
+        assert!(is_busy(other, "a").await);
+        let beside = other.lock("a").mode(Mode::Pr).ttl(LONG).acquire().await.unwrap();
+        let waiting = tokio::spawn(other.lock("a").ttl(LONG).acquire());
+        eventually("it waits", async || one.inspect("a").await.unwrap().waiters.len() == 1).await;
+        let holders = one.inspect("a").await.unwrap().holders;
+        assert_eq!(
+            holders.iter().map(|holder| holder.grant).collect::<Vec<_>>(),
+            [guard.grant(), beside.grant()]
+        );
+        let _ = guard.release().await.unwrap();
+        let _ = beside.release().await.unwrap();
+        let _ = soon("it gets the lock", waiting).await.unwrap().unwrap().release().await.unwrap();
     }
 }

@@ -18,7 +18,7 @@ async fn what_a_user_locks_is_that_users_only() {
     let held = client.lock("a/b").ttl(LONG).acquire().await.unwrap();
     held.set_value("mine").await.unwrap();
     let tree = Tree::logged_in(ZooKeeper::shared().addr(), Some(&format!("al:{PASSWORD}"))).await;
-    for path in ["/login", "/login/a", "/login/a/b", "/login/a/b/%value"] {
+    for path in ["/login", "/login/a", "/login/a/b", "/login/a/b/~%value"] {
         let acl = tree.acl_of(path).await;
         assert_eq!(acl.len(), 1, "{path}: {acl:?}");
         assert!(acl[0].scheme() == "digest" && acl[0].id().starts_with("al:"), "{path}: {acl:?}");
@@ -35,15 +35,15 @@ async fn what_a_user_locks_is_that_users_only() {
             stranger.lock("another").acquire().await.map(drop).unwrap_err(),
         ];
         for error in refusals {
-            assert!(matches!(error, AcquireError::Engine(EngineError::Refused { .. })), "{login}: {error:?}");
+            assert!(matches!(error, AcquireError::Engine(EngineError::Denied { .. })), "{login}: {error:?}");
             says_what_to_do(&in_full(&error));
         }
         let error = stranger.inspect("a/b").await.unwrap_err();
-        assert!(matches!(error, InspectError::Engine(EngineError::Refused { .. })), "{login}: {error:?}");
+        assert!(matches!(error, InspectError::Engine(EngineError::Denied { .. })), "{login}: {error:?}");
         says_what_to_do(&in_full(&error));
         assert_eq!(stranger.list("").await.unwrap(), [], "{login}: what is not its own is not seen");
         let error = stranger.break_lock("a/b", Break::Force).await.unwrap_err();
-        assert!(matches!(error, BreakError::Engine(EngineError::Refused { .. })), "{login}: {error:?}");
+        assert!(matches!(error, BreakError::Engine(EngineError::Denied { .. })), "{login}: {error:?}");
         says_what_to_do(&in_full(&error));
         let shown = format!("{stranger:?} {:?} {}", stranger.engine(), stranger.engine().place());
         assert!(!shown.contains("wr0ng") && !shown.contains("s3cret"), "{shown}");
@@ -58,6 +58,7 @@ async fn what_a_user_locks_is_that_users_only() {
 
 fn says_what_to_do(text: &str) {
     assert!(text.contains("log in as the user who made them"), "{text}");
+    assert_eq!(text.matches("not authorized").count(), 1, "the answer of the server: {text}");
     assert!(!text.contains("s3cret") && !text.contains("wr0ng"), "{text}");
 }
 
@@ -69,8 +70,9 @@ async fn a_server_that_wants_a_login_says_so() {
         .start();
     let error = Client::connect(&server.url()).await.unwrap_err();
     let text = in_full(&error);
-    assert!(matches!(error, ConnectError::Engine(EngineError::Refused { .. })), "{error:?}");
+    assert!(matches!(error, ConnectError::Engine(EngineError::Denied { .. })), "{error:?}");
     assert!(text.contains("user and password in the URL"), "{text}");
+    assert_eq!(text.matches("authentication failed").count(), 1, "the answer of the server: {text}");
     let client = connect(&format!("zookeeper://al:{}@{}", "s3cret", server.addr())).await;
     drop(client.lock("a").acquire().await.unwrap());
 }

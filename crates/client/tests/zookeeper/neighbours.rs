@@ -1,10 +1,12 @@
 //! A tree that others use, too.
 
+use std::time::Duration;
+
 use tenure::{AcquireError, Client, EngineError, Wait};
 use tenure_testkit::ZooKeeper;
 use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
-use crate::{PATIENCE, connect};
+use crate::{PATIENCE, connect, eventually, soon};
 
 async fn by_hand(server: &ZooKeeper, login: &str) -> zookeeper_client::Client {
     let connector = zookeeper_client::Client::connector().with_auth("digest", login.as_bytes());
@@ -65,7 +67,7 @@ async fn what_is_above_the_root_need_not_be_ours() {
     let client =
         connect(&format!("zookeeper://user:password@{}/apps/locks?tick_ms=500", server.addr())).await;
     let guard = client.lock("deep/below").try_acquire().await.unwrap().expect("it is free");
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
 }
 
 /// What we may not read does not keep us from seeing the rest, and what is empty and not ours stays.
@@ -82,15 +84,15 @@ async fn other_peoples_nodes_are_left_alone() {
     let client = connect(&format!("{}/locks?tick_ms=500&containers=false", server.url())).await;
     let guard = client.lock("theirs/x").acquire().await.unwrap();
     assert_eq!(names(&client, "").await, ["theirs/x", "y"]);
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     // ZooKeeper does not tell that a node is gone to one who may not read it: better to be refused than to wait for ever.
     let refused = client.lock("y").wait(Wait::For(PATIENCE)).acquire().await;
-    let Err(AcquireError::Engine(EngineError::Refused { message, .. })) = refused else {
+    let Err(AcquireError::Engine(EngineError::Denied { message, .. })) = refused else {
         panic!("{refused:?}")
     };
     assert!(message.contains("log in"), "{message}");
     hand.delete(&format!("/locks/y/abc__lock__{sequence}"), None).await.unwrap();
-    client.lock("y").acquire().await.unwrap().release().await.unwrap();
+    let _ = client.lock("y").acquire().await.unwrap().release().await.unwrap();
     assert!(hand.check_stat("/locks/theirs").await.unwrap().is_some(), "an empty node of others is gone");
 }
 
@@ -102,4 +104,23 @@ async fn a_long_label_is_shortened() {
     let _held = client.lock("x").label("ä".repeat(1_000_000)).acquire().await.unwrap();
     let label = client.inspect("x").await.unwrap().holders.remove(0).label.unwrap();
     assert!(label.len() <= 1024 && label.starts_with("ää"));
+}
+
+/// ZooKeeper tells nobody of the end of a node who may not read it by then: a waiter finds out all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_whose_watch_does_not_fire_gets_the_lock() {
+    let server = ZooKeeper::start();
+    let hand = by_hand(&server, "admin:secret").await;
+    let client = connect(&format!("{}/locks?tick_ms=500", server.url())).await;
+    make(&hand, "/locks", Acls::anyone_all()).await;
+    make(&hand, "/locks/x", Acls::anyone_all()).await;
+    let entry = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    let (_, sequence) = hand.create("/locks/x/other__lock__", b"", &entry).await.unwrap();
+    let entry = format!("/locks/x/other__lock__{sequence}");
+    let waiting = tokio::spawn(client.lock("x").ttl(Duration::from_secs(2)).acquire());
+    eventually("it watches", async || server.counter("zk_watch_count") == 1).await;
+    let own = Acl::new(Permission::ALL, AuthId::authed());
+    hand.set_acl(&entry, &[own], None).await.unwrap();
+    hand.delete(&entry, None).await.unwrap();
+    drop(soon("it gets the lock", waiting).await.unwrap().unwrap());
 }

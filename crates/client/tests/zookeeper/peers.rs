@@ -1,18 +1,31 @@
-//! ZooKeeper locks of another language: kazoo's and ours exclude each other on the same path. The program in the folder
-//! `peers` locks with kazoo's own recipes, in the way of their users, and knows nothing of Tenure.
+//! ZooKeeper locks of other languages: Python's kazoo, Java's Curator and ours exclude each other on the same path. The programs in the
+//! folder `peers` lock with these libraries' own recipes, in the way of their users, and know nothing of Tenure.
+
+use std::path::Path;
 
 use tenure::contract::{Helper, Inside, Subject, run_helper};
 use tenure::{Break, BreakError, Client, Guard, Mode, Release};
-use tenure_testkit::ZooKeeper;
+use tenure_testkit::{ZooKeeper, find_program};
 
 use crate::peer::{Peer, installed};
-use crate::{A_WHILE, RECIPES, connect, eventually, soon};
+use crate::{A_WHILE, connect, eventually, soon};
 
 /// A lock, by its name here and by its path there.
 const NAME: &str = "orders/ä";
 
-/// A part of the tree for one test, and how ours lock there.
-struct Ours(String, &'static str);
+/// A library of another language.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Library {
+    Kazoo,
+    Curator,
+}
+
+/// A part of the tree for one test, with the options of our URL, and the library that locks beside ours.
+struct Ours {
+    root: String,
+    options: &'static str,
+    library: Library,
+}
 
 impl Subject for Ours {
     async fn start() -> Self {
@@ -20,7 +33,7 @@ impl Subject for Ours {
     }
 
     fn address(&self) -> String {
-        format!("{}{}?recipe={}&tick_ms=500", ZooKeeper::shared().url(), self.0, self.1)
+        format!("{}{}?{}&tick_ms=500", ZooKeeper::shared().url(), self.root, self.options)
     }
 
     async fn connect(address: &str) -> Client {
@@ -36,12 +49,19 @@ fn helper_process() {
 
 impl Ours {
     fn root(root: &str) -> Self {
-        Self(format!("/peers/{root}"), "sequential")
+        Self { root: format!("/peers/{root}"), options: "recipe=sequential", library: Library::Kazoo }
     }
 
-    /// The same for both recipes.
-    fn roots(root: &str) -> [Self; 2] {
-        RECIPES.map(|recipe| Self(format!("/peers/{root}-{recipe}"), recipe))
+    /// Both recipes, beside each library.
+    fn roots(root: &str) -> [Self; 4] {
+        let ours =
+            |which: &str, options, library| Self { root: format!("/peers/{root}-{which}"), options, library };
+        [
+            ours("sequential-kazoo", "recipe=sequential", Library::Kazoo),
+            ours("simple-kazoo", "recipe=simple", Library::Kazoo),
+            ours("sequential-curator", "recipe=sequential&names=curator", Library::Curator),
+            ours("simple-curator", "recipe=simple", Library::Curator),
+        ]
     }
 
     async fn client(&self) -> Client {
@@ -53,14 +73,22 @@ impl Ours {
     }
 
     fn peer(&self, words: &[&str]) -> Peer {
-        let (python, servers) =
-            (installed("python").join("bin/python"), ZooKeeper::shared().addr().to_string());
-        let lock = [servers, format!("{}/{NAME}", self.0)];
+        let lock = [ZooKeeper::shared().addr().to_string(), format!("{}/{NAME}", self.root)];
         let words = lock.iter().map(String::as_str).chain(words.iter().copied()).collect::<Vec<_>>();
-        Peer::start(&python, "zookeeper/peers/increment.py", &words)
+        match self.library {
+            Library::Kazoo => {
+                let python = installed("python").join("bin/python");
+                Peer::start(&python, "zookeeper/peers/increment.py", &words)
+            }
+            Library::Curator => {
+                let jar = Path::new("/usr/share/java/curator-recipes.jar");
+                assert!(jar.exists(), "Curator is missing: run `cargo xtask test --only packages`");
+                Peer::start(&find_program("sh").unwrap(), "zookeeper/peers/curator.sh", &words)
+            }
+        }
     }
 
-    /// A peer that holds the lock as soon as it gets it, and has begun to try.
+    /// A peer that holds the lock as soon as it gets it, and has begun to try. A recipe is one of kazoo's.
     async fn holder(&self, recipe: &str) -> Peer {
         let mut peer = self.peer(&["hold", recipe]);
         assert_eq!(peer.says().await, "ready", "{recipe}");
@@ -124,7 +152,7 @@ async fn take_turns(ours: Ours) {
         helper.tell(&format!("increment {NAME} {folder} {TIMES} 2 20000"));
     }
     assert_eq!(inside.count(), 0, "somebody was in while ours held the lock");
-    gate.release().await.unwrap();
+    let _ = gate.release().await.unwrap();
 
     for helper in &mut helpers {
         for done in 1..=TIMES {
@@ -153,7 +181,8 @@ async fn respect_theirs(ours: Ours) {
     assert!(is_busy(&client, Mode::Ex).await, "ours gets what theirs has");
     let info = client.inspect(NAME).await.unwrap();
     let [holder] = info.present_holders().collect::<Vec<_>>()[..] else { panic!("one holds it: {info:?}") };
-    assert!(holder.label.as_ref().is_some_and(|label| label.contains("kazoo")), "{info:?}");
+    let says_who = |label: &str| ours.library != Library::Kazoo || label.contains("kazoo");
+    assert!(holder.label.as_deref().is_some_and(says_who), "{info:?}");
     assert_eq!((holder.mode, info.last_token), (Mode::Ex, holder.token));
     let asked = client.break_lock(NAME, Break::Ask).await;
     assert!(matches!(asked, Err(BreakError::HolderKeepsIt { .. })), "it does not listen to us: {asked:?}");
@@ -185,6 +214,8 @@ async fn respect_ours(ours: Ours) {
 
     let mut peer = ours.holder("Lock").await;
     says_nothing(&mut peer, "ours holds it, and theirs has it").await;
+    // A node that stays below the lock and is no holder.
+    guard.set_value("x").await.unwrap();
     assert_eq!(guard.release().await.unwrap(), Release::Released);
     assert_eq!(peer.says().await, "held");
     assert!(is_busy(&client, Mode::Ex).await, "theirs holds it, and ours gets it");
@@ -206,13 +237,13 @@ async fn whoever_waits_behind_another_is_served_in_turn() {
     let third = waiting(&client, Mode::Ex).await;
     let mut fourth = ours.holder("Lock").await;
     in_line(3).await;
-    first.release().await.unwrap();
+    let _ = first.release().await.unwrap();
     assert_eq!(second.says().await, "held");
     assert!(!third.is_finished());
     assert_eq!(second.releases().await, "released");
     let third = soon("ours behind theirs", third).await.unwrap();
     says_nothing(&mut fourth, "ours holds it, and theirs has it").await;
-    third.release().await.unwrap();
+    let _ = third.release().await.unwrap();
     assert_eq!(fourth.says().await, "held");
 }
 
@@ -227,7 +258,7 @@ async fn what_either_held_when_it_was_killed_goes_to_the_other() {
     assert_eq!(peer.says().await, "held");
     let waiting = waiting(&ours.client().await, Mode::Ex).await;
     drop(peer);
-    soon("ours gets what a dead one held", waiting).await.unwrap().release().await.unwrap();
+    let _ = soon("ours gets what a dead one held", waiting).await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
@@ -259,7 +290,7 @@ async fn readers_and_writers_of_both_exclude_each_other() {
     let info = client.inspect(NAME).await.unwrap();
     assert_eq!(info.holders.iter().map(|holder| holder.mode).collect::<Vec<_>>(), [Mode::Pr; 2], "{info:?}");
     assert_eq!((ours.tries("ReadLock").await, ours.tries("WriteLock").await), ("busy".into(), "busy".into()));
-    beside.release().await.unwrap();
+    let _ = beside.release().await.unwrap();
     assert!(is_busy(&client, Mode::Ex).await, "theirs reads, and ours writes");
     let waiting = waiting(&client, Mode::Ex).await;
     assert_eq!(reader.releases().await, "released");
@@ -268,7 +299,7 @@ async fn readers_and_writers_of_both_exclude_each_other() {
     assert_eq!((ours.tries("ReadLock").await, ours.tries("WriteLock").await), ("busy".into(), "busy".into()));
     let mut reader = ours.holder("ReadLock").await;
     says_nothing(&mut reader, "ours writes, and theirs reads").await;
-    writer.release().await.unwrap();
+    let _ = writer.release().await.unwrap();
     assert_eq!(reader.says().await, "held");
     assert_eq!(reader.releases().await, "released");
 
@@ -279,6 +310,6 @@ async fn readers_and_writers_of_both_exclude_each_other() {
     let reader = hold(&client, Mode::Pr).await;
     let mut writer = ours.holder("WriteLock").await;
     says_nothing(&mut writer, "ours reads, and theirs writes").await;
-    reader.release().await.unwrap();
+    let _ = reader.release().await.unwrap();
     assert_eq!(writer.says().await, "held");
 }

@@ -6,7 +6,8 @@ use tenure::contract::eventually;
 use tenure::{AcquireError, Client, EngineError, Wait};
 use tenure_testkit::{Proxy, ZooKeeper, ZooKeeperCluster};
 
-use crate::{PATIENCE, connect};
+use crate::tree::Tree;
+use crate::{PATIENCE, RECIPES, connect};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -40,6 +41,25 @@ async fn an_entry_of_an_earlier_session_is_nobodys() {
     assert!(held.check().is_err());
 }
 
+/// The client has given up a session that the server still keeps, since requests arrive and answers do not. The client closes it when answers
+/// arrive again, so that nobody waits until the server ends it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_the_client_has_given_up_is_closed() {
+    let server = ZooKeeper::start();
+    let (proxy, tree) = (Proxy::to(server.addr()), Tree::at(server.addr()).await);
+    let client = connect(&format!("zookeeper://{}/locks?tick_ms=500", proxy.addr())).await;
+    let guard = client.lock("x").ttl(SECOND * 10).acquire().await.unwrap();
+    let session = tree.session_of(&tree.only_child("/locks/x").await).await;
+    proxy.drop_answers(true);
+    guard.lost().await;
+    // The client gives it up after 7/5 of its timeout.
+    tokio::time::sleep(SECOND * 8).await;
+    assert_eq!(tree.children("/locks/x").await.len(), 1, "the server keeps it");
+    proxy.drop_answers(false);
+    eventually(PATIENCE, "it is closed", async || tree.children("/locks/x").await.is_empty()).await;
+    assert!(!server.log().contains(&format!("Expiring session 0x{session:x}")), "the server had to end it");
+}
+
 /// So many wait in one client that their watches do not fit one message: a connection that breaks costs none of them its place.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_who_wait_outlast_their_connection() {
@@ -63,11 +83,11 @@ async fn many_who_wait_outlast_their_connection() {
     let now = direct.inspect(&name).await.unwrap().waiters;
     let grants = |all: &[tenure::Member]| all.iter().map(|member| member.grant).collect::<Vec<_>>();
     assert_eq!(grants(&now), grants(&places), "they keep their places");
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     for place in places.iter().take(3) {
         let guard = got.recv().await.unwrap();
         assert_eq!(guard.grant(), place.grant, "and are served in their order");
-        guard.release().await.unwrap();
+        let _ = guard.release().await.unwrap();
     }
 }
 
@@ -94,8 +114,8 @@ async fn many_who_watch_one_node_each_cost_their_client_no_session() {
     held.check().expect("its session has outlasted the connection");
     assert_eq!(watches(), WAITERS, "and so have the watches");
     let (freed, waits) = (busy.remove(0), waiting.remove(0));
-    freed.release().await.unwrap();
-    waits.await.unwrap().unwrap().release().await.unwrap();
+    let _ = freed.release().await.unwrap();
+    let _ = waits.await.unwrap().unwrap().release().await.unwrap();
 }
 
 /// A ttl that leaves little to be used is renewed often, but not all the time.
@@ -133,7 +153,7 @@ async fn who_is_next_after_a_long_silence_gets_it() {
     server.kill();
     server.restart();
     eventually(PATIENCE, "the server is found again", async || direct.inspect("x").await.is_ok()).await;
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     tokio::time::sleep(SECOND * 4).await;
     proxy.heal();
     let next = tokio::time::timeout(PATIENCE, next).await.unwrap().unwrap();
@@ -174,4 +194,28 @@ async fn a_local_session_is_refused() {
     let before = asked();
     tokio::time::sleep(SECOND * 2).await;
     assert!(asked() - before < 100, "it goes on asking");
+}
+
+/// A program that drops an acquire at any moment and closes its client leaves neither a holder nor a waiter.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_acquire_is_undone_when_the_client_is_closed() {
+    let server = ZooKeeper::shared();
+    for recipe in RECIPES {
+        let url = format!("{}/dropped-{recipe}?recipe={recipe}&tick_ms=500", server.url());
+        let (other, tree) = (connect(&url).await, Tree::at(server.addr()).await);
+        for is_held in [false, true] {
+            let held = if is_held { Some(other.lock("a").acquire().await.unwrap()) } else { None };
+            for step in 0..40 {
+                let client = connect(&url).await;
+                let after = Duration::from_micros(250) * step;
+                let _ = tokio::time::timeout(after, client.lock("a").acquire()).await;
+                client.close().await.unwrap();
+                let left = tree.children(&format!("/dropped-{recipe}/a")).await;
+                assert_eq!(left.len(), usize::from(is_held), "{recipe}, dropped after {after:?}: {left:?}");
+            }
+            drop(held);
+            eventually(PATIENCE, "it is free", async || other.inspect("a").await.unwrap().holders.is_empty())
+                .await;
+        }
+    }
 }

@@ -99,8 +99,8 @@ impl EtcdEngine {
                 Ok(Some(granted)) => return Ok(granted),
                 // It lost its place, or its lease ended: from the beginning.
                 Ok(None) => {}
-                // Who waits outlasts its lease, but does not begin a wait without one.
-                Err(AcquireError::Engine(EngineError::Unreachable { .. }))
+                // A waiter outlasts its lease, but a wait does not begin without one.
+                Err(AcquireError::Engine(EngineError::Unreachable { .. } | EngineError::NotFound { .. }))
                     if attempt.waited
                         && !request.wait.is_over(self.now())
                         && self.pause(&request).await.is_ok() => {}

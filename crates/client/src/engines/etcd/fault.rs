@@ -1,8 +1,9 @@
-//! What etcd says when it says no, in words that say what to do.
+//! Errors of etcd and of the way to it, with its own words and what to do.
 
 use etcd_client::Error;
 
 use super::ENGINE;
+use crate::engines::authority::is_unknown_host;
 use crate::error::{
     AcquireError, BreakError, EngineError, InspectError, ReleaseError, RememberError, RenewError, ValueError,
 };
@@ -50,26 +51,30 @@ const UNAVAILABLE: i32 = 14;
 const DATA_LOSS: i32 = 15;
 
 impl Fault {
-    fn new(what: What, message: String, cause: Option<String>) -> Self {
-        let cause = cause.map(Into::into);
+    fn new(what: What, message: String) -> Self {
         let error = if what.is_silence() {
-            EngineError::Unreachable { engine: ENGINE, message, cause }
+            EngineError::Unreachable { engine: ENGINE, message, cause: None }
         } else {
-            EngineError::Refused { engine: ENGINE, message, cause }
+            EngineError::Refused { engine: ENGINE, message, cause: None }
         };
         Self { what, error }
     }
 
+    fn denied(message: String) -> Self {
+        let error = EngineError::Denied { engine: ENGINE, message, cause: None };
+        Self { what: What::Refused, error }
+    }
+
     pub(super) fn no_answer(message: String) -> Self {
-        Self::new(What::NoAnswer, message, None)
+        Self::new(What::NoAnswer, message)
     }
 
     pub(super) fn refused(message: String) -> Self {
-        Self::new(What::Refused, message, None)
+        Self::new(What::Refused, message)
     }
 
     pub(super) fn lease_gone(at: &str) -> Self {
-        Self::new(What::LeaseGone, format!("{at} does not know the lease any more"), None)
+        Self::new(What::LeaseGone, format!("{at} does not know the lease any more"))
     }
 
     /// An answer that is none.
@@ -84,132 +89,135 @@ impl Fault {
         Self { what: if unknown { What::NoAnswer } else { self.what }, ..self }
     }
 
-    /// The same for another who waits for the same thing.
+    /// The same for another request that failed for the same reason.
     pub(super) fn again(&self) -> Self {
-        Self::new(self.what, text(&self.error), None)
+        let message = match &self.error {
+            EngineError::Unreachable { message, .. }
+            | EngineError::Denied { message, .. }
+            | EngineError::NotFound { message, .. }
+            | EngineError::Refused { message, .. } => message.clone(),
+            other => other.to_string(),
+        };
+        match &self.error {
+            EngineError::Denied { .. } => Self::denied(message),
+            EngineError::NotFound { .. } => Self::not_found(message),
+            _ => Self::new(self.what, message),
+        }
     }
 
-    /// What an error of the client crate means.
+    /// A host name does not resolve, so nothing was sent.
+    fn not_found(message: String) -> Self {
+        let error = EngineError::NotFound { engine: ENGINE, message, cause: None };
+        Self { what: What::NotSent, error }
+    }
+
+    /// The meaning of an error of the client crate. The message quotes the words of etcd, of TLS or of the system once.
     pub(super) fn of(at: &str, error: Error) -> Self {
-        let (code, said, chain) = match error {
+        let (code, said) = match error {
             Error::GRpcStatus(status) => {
-                (status.code() as i32, status.message().to_owned(), chain(std::error::Error::source(&status)))
+                (status.code() as i32, joined(status.message(), std::error::Error::source(&status)))
             }
-            Error::TransportError(error) => {
-                (UNAVAILABLE, error.to_string(), chain(std::error::Error::source(&error)))
-            }
+            Error::TransportError(error) => (UNAVAILABLE, joined("", Some(&error))),
             Error::LeaseKeepAliveError(said) if said == LEASE_NOT_FOUND => {
                 return Self::lease_gone(at);
             }
             // A stream that has ended.
-            Error::LeaseKeepAliveError(said) | Error::WatchError(said) => (UNAVAILABLE, said, String::new()),
+            Error::LeaseKeepAliveError(said) | Error::WatchError(said) => (UNAVAILABLE, said),
             other => {
-                let message = format!("{at} cannot be used: check the URL and its certificates");
-                return Self::new(What::Refused, message, Some(other.to_string()));
+                let message = format!("{at} cannot be used ({other}): check the URL and its certificates");
+                return Self::new(What::Refused, message);
             }
         };
-        let cause = Some(if chain.is_empty() { said.clone() } else { format!("{said}: {chain}") });
         let says = |text: &str| said.contains(text);
-        let does_not = |advice: &str| format!("{at} does not do it: {advice}");
+        let answered = |advice: &str| format!("{at} answered `{said}`: {advice}");
         if says("requested lease not found") {
-            return Self::new(What::LeaseGone, format!("{at} does not know the lease any more"), cause);
+            return Self::lease_gone(at);
         }
         if says("auth store is old") {
-            return Self::new(
-                What::OldLogin,
-                does_not("users or rights were changed just now: try again"),
-                cause,
-            );
+            return Self::new(What::OldLogin, answered("users or permissions changed; try again"));
         }
         if says("database space exceeded") {
-            return Self::new(What::Full, does_not(FULL), cause);
+            return Self::new(What::Full, answered(FULL));
         }
-        let refusal = match code {
-            PERMISSION_DENIED => Some(
-                "this user may not do it: grant its role `readwrite` on all keys with the prefix of the locks",
-            ),
-            UNIMPLEMENTED => Some("it does not speak version 3 of etcd's API: see what listens there"),
+        let denied = match code {
+            PERMISSION_DENIED => {
+                Some("grant the role of this user `readwrite` on all keys with the prefix of the locks")
+            }
             _ if says("user name is empty") => {
-                Some("it asks for a login: put it into the URL, as in `etcd://user:password@host`")
+                Some("it asks for a login; put it into the URL, as in `etcd://user:password@host`")
             }
-            _ if says("authentication failed") => Some("user or password is wrong: correct the URL"),
-            _ if says("authentication is not enabled") => Some(
-                "it knows no users, since authentication is not enabled there: take the login out of the URL",
-            ),
+            _ if says("authentication failed") => Some("the user or the password is wrong; correct the URL"),
+            _ if says("authentication is not enabled") => {
+                Some("this etcd has no users; remove the login from the URL")
+            }
             _ if says("auth token") => {
-                Some("it does not accept the login any more: correct user and password in the URL")
-            }
-            _ if chain.to_lowercase().contains("certificate") => {
-                let message = format!(
-                    "{at} shows a certificate that is not trusted, or does not trust ours: give the file of its authority as `?ca=`, and `?cert=` and `?key=` if it asks for one"
-                );
-                return Self::new(What::Refused, message, cause);
+                Some("the login is no longer valid; correct user and password in the URL")
             }
             _ => None,
         };
-        if let Some(advice) = refusal {
-            return Self::new(What::Refused, does_not(advice), cause);
+        if let Some(advice) = denied {
+            return Self::denied(answered(advice));
+        }
+        if code == UNIMPLEMENTED {
+            let advice = "this is not version 3 of etcd's API; check what listens there";
+            return Self::new(What::Refused, answered(advice));
+        }
+        if says("ertificate") {
+            let message = format!(
+                "TLS with {at} failed ({said}): give the file of its authority as `?ca=`, and `?cert=` and `?key=` if it asks for a certificate"
+            );
+            return Self::new(What::Refused, message);
         }
         if code == DATA_LOSS || says("etcdserver: corrupt") {
-            let message = format!(
-                "{at} has found that its data is damaged: {said}. Restore that member from the others, as etcd's documentation says"
+            let message = answered(
+                "its data is damaged; restore that member from the others, as etcd's documentation says",
             );
             return Self { what: What::Refused, error: EngineError::Damaged { engine: ENGINE, message } };
         }
-        if chain.contains("tcp connect error")
-            || chain.contains("dns error")
-            || chain.contains("Connection refused")
-        {
-            let message =
-                format!("{at} does not answer: see whether it runs, and whether this host may reach it");
-            return Self::new(What::NotSent, message, cause);
+        if says("dns error") && is_unknown_host(&said) {
+            let advice = "correct the URL, or the name resolution of this host";
+            return Self::not_found(format!("{at}: {said}; {advice}"));
+        }
+        if says("dns error") || says("tcp connect error") || says("Connection refused") {
+            let message = format!("no connection to {at} ({said}): {CHECK_SERVER}");
+            return Self::new(What::NotSent, message);
         }
         match code {
-            _ if says("no leader") => {
-                let message =
-                    format!("{at} has no leader: a majority of the members must run, and reach each other");
-                Self::new(What::NoAnswer, message, cause)
-            }
-            RESOURCE_EXHAUSTED => Self::new(What::NoAnswer, format!("{at} is busy: try again"), cause),
+            _ if says("no leader") => Self::new(
+                What::NoAnswer,
+                answered("a majority of the members must run, and reach each other"),
+            ),
+            RESOURCE_EXHAUSTED => Self::new(What::NoAnswer, answered("it is overloaded; try again")),
             CANCELLED | UNKNOWN | DEADLINE_EXCEEDED | ABORTED | INTERNAL | UNAVAILABLE => {
                 let message = format!(
-                    "{at} did not answer: see whether it runs, whether this host may reach it, and whether it speaks TLS (`etcds:`) or asks for a certificate (`?cert=`, `?key=`)"
+                    "{at} did not answer ({said}): {CHECK_SERVER}, and whether it speaks TLS (`etcds:`) or asks for a certificate (`?cert=`, `?key=`)"
                 );
-                Self::new(What::NoAnswer, message, cause)
+                Self::new(What::NoAnswer, message)
             }
-            _ => Self::new(What::Refused, does_not("see what it says"), cause),
+            _ => Self::new(What::Refused, answered("see the documentation of etcd")),
         }
     }
 }
+
+const CHECK_SERVER: &str = "check whether it runs and whether this host can reach it";
 
 /// What the client crate says of a keep-alive that was answered with a ttl of zero.
 const LEASE_NOT_FOUND: &str = "lease not found";
 
-const FULL: &str = "its database is full (alarm NOSPACE): compact and defragment it, or raise `--quota-backend-bytes`, and then `etcdctl alarm disarm`; what is held is kept alive and can be released";
+const FULL: &str = "its database is full (alarm NOSPACE); compact and defragment it, or raise `--quota-backend-bytes`, and then `etcdctl alarm disarm`. Held locks are kept alive and can be released";
 
-/// What is behind an error.
-fn chain(mut behind: Option<&(dyn std::error::Error + 'static)>) -> String {
-    let mut texts: Vec<String> = Vec::new();
+/// A message and those of the errors behind it, each once, without what tonic says of all of them.
+fn joined(first: &str, mut behind: Option<&(dyn std::error::Error + 'static)>) -> String {
+    let mut text = first.to_owned();
     while let Some(error) = behind {
-        let text = error.to_string();
-        if texts.last() != Some(&text) {
-            texts.push(text);
+        let next = error.to_string();
+        if next != "transport error" && !text.contains(&next) {
+            let separator = if text.is_empty() { "" } else { ": " };
+            text = format!("{text}{separator}{next}");
         }
         behind = error.source();
     }
-    texts.join(": ")
-}
-
-/// What an error says, with all that is behind it.
-fn text(error: &EngineError) -> String {
-    let message = match error {
-        EngineError::Unreachable { message, .. } | EngineError::Refused { message, .. } => message.clone(),
-        other => other.to_string(),
-    };
-    match std::error::Error::source(error) {
-        Some(behind) => format!("{message}: {behind}"),
-        None => message,
-    }
+    text
 }
 
 impl From<EngineError> for Fault {

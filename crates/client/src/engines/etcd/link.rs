@@ -269,7 +269,9 @@ impl Link {
                 Ok(answer) => return Ok(Answer { answer, repeated }),
                 Err(fault) => fault,
             };
-            if !fault.what.is_silence() && fault.what != What::OldLogin {
+            let is_final = !fault.what.is_silence() && fault.what != What::OldLogin;
+            let has_no_other = self.members.len() == 1 && matches!(fault.error, EngineError::NotFound { .. });
+            if is_final || has_no_other {
                 return Err(fault.after(repeated));
             }
             repeated |= fault.what == What::NoAnswer;
@@ -291,7 +293,8 @@ impl Link {
         match asked {
             Ok(Answer { answer, .. }) => examine(&self.way()?.at, answer.version())?,
             // Whoever may not ask is trusted to know what it connects to.
-            Err(fault) if matches!(fault.error, EngineError::Refused { .. }) => {}
+            Err(fault) if matches!(fault.error, EngineError::Denied { .. } | EngineError::Refused { .. }) => {
+            }
             Err(fault) => return Err(fault),
         }
         let probe = format!("{prefix}{OWN_KEYS}");

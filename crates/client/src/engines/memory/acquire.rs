@@ -5,12 +5,11 @@ use std::sync::atomic::Ordering;
 
 use tenure_table::{GrantId, Refusal};
 use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
 
 use super::server::{Passed, REQUEST_LIMIT};
 use super::state::{Asked, Settled, State, Undone};
 use super::{ENGINE, MemoryEngine, look, lost};
-use crate::engine::{AcquireRequest, Conversion, Granted, WaitUntil};
+use crate::engine::{AcquireRequest, Cancellation, Conversion, Granted, WaitUntil};
 use crate::error::{AcquireError, ConvertError, EngineError, Lost, LostReason};
 
 /// A request that has no answer.
@@ -38,11 +37,7 @@ impl From<Silence> for EngineError {
 
 impl MemoryEngine {
     /// Sends a request and waits for its answer, for as long as a request may take. With `cancel`, it is given up when that is raised.
-    pub(super) async fn ask<T, R>(
-        &self,
-        cancel: Option<&CancellationToken>,
-        mut request: R,
-    ) -> Result<T, Silence>
+    pub(super) async fn ask<T, R>(&self, cancel: Option<&Cancellation>, mut request: R) -> Result<T, Silence>
     where
         R: FnOnce(&mut State) -> T,
     {
@@ -134,7 +129,7 @@ impl MemoryEngine {
         &self,
         mut answer: oneshot::Receiver<Settled>,
         wait: WaitUntil,
-        cancel: &CancellationToken,
+        cancel: &Cancellation,
     ) -> Option<Settled> {
         let over = async {
             match wait {

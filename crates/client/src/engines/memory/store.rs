@@ -314,13 +314,13 @@ impl Link {
     /// # tokio::runtime::Runtime::new()?.block_on(async {
     /// use tenure::clock::ManualClock;
     /// use tenure::memory::MemoryStore;
-    /// use tenure::{AcquireError, EngineError};
+    /// use tenure::{AcquireError, EngineError, Wait};
     ///
     /// let clock = ManualClock::new();
     /// let link = MemoryStore::with_clock(clock.clone()).link();
     /// let client = link.connect().await?;
     /// link.cut();
-    /// let mut asking = Box::pin(client.lock("orders/42").acquire());
+    /// let mut asking = Box::pin(client.lock("orders/42").wait(Wait::Try).acquire());
     /// assert!(futures_util::poll!(&mut asking).is_pending());
     /// clock.advance(MemoryStore::REQUEST_LIMIT);
     /// let answer = asking.await;
@@ -362,7 +362,7 @@ impl Link {
     /// # tokio::runtime::Runtime::new()?.block_on(async {
     /// use tenure::clock::ManualClock;
     /// use tenure::memory::MemoryStore;
-    /// use tenure::{AcquireError, EngineError};
+    /// use tenure::{AcquireError, EngineError, Wait};
     ///
     /// let clock = ManualClock::new();
     /// let store = MemoryStore::with_clock(clock.clone());
@@ -370,7 +370,7 @@ impl Link {
     /// let (far, near) = (link.connect().await?, store.connect().await?);
     ///
     /// link.lose_answers(1);
-    /// let asking = tokio::spawn(far.lock("orders/42").acquire());
+    /// let asking = tokio::spawn(far.lock("orders/42").wait(Wait::Try).acquire());
     /// while near.inspect("orders/42").await?.holders.is_empty() {
     ///     tokio::task::yield_now().await; // until the store has granted it
     /// }

@@ -137,10 +137,10 @@ impl Address {
         Ok(true)
     }
 
-    /// Host and port, for messages.
-    pub(super) fn at(&self) -> String {
+    /// Product, host and port, for messages.
+    pub(super) fn server(&self) -> String {
         let (host, port) = self.host();
-        shown(host, port)
+        format!("{} at {}", self.dialect.product(), shown(host, port))
     }
 
     pub(super) fn host(&self) -> (&str, u16) {

@@ -14,6 +14,14 @@ impl Dialect {
         }
     }
 
+    /// What messages call the server.
+    pub(super) const fn product(self) -> &'static str {
+        match self {
+            Self::Postgres => "PostgreSQL",
+            Self::MySql => "MySQL",
+        }
+    }
+
     pub(super) const fn example(self) -> &'static str {
         match self {
             Self::Postgres => "postgres://user:password@host:5432/database",

@@ -1,9 +1,12 @@
-//! What a database says when it says no, in words that say what to do.
+//! The errors of a database: what each means, in the server's own words, and what to do.
+
+use std::fmt::Display;
 
 use sqlx::Error;
 use sqlx::error::DatabaseError;
 
-use crate::error::{AcquireError, BreakError, EngineError, InspectError, ReleaseError};
+use crate::engines::authority::is_unknown_host;
+use crate::error::{AcquireError, BreakError, Cause, EngineError, InspectError, ReleaseError};
 use crate::sql::Dialect;
 
 /// Why a request has no answer, or not the one that it asked for.
@@ -19,6 +22,8 @@ pub(super) enum What {
     Full,
     /// There was no connection, so nothing was asked.
     NotSent,
+    /// The database has no room for another connection or prepared statement, and did nothing.
+    Exhausted,
     /// No answer came: whether the request was done is not known.
     NoAnswer,
     /// The database took it back, for others' sake: the same once more may succeed at once.
@@ -38,7 +43,10 @@ pub(super) enum What {
 impl What {
     /// Whether the same request may succeed later.
     pub(super) const fn is_silence(self) -> bool {
-        matches!(self, Self::Full | Self::NotSent | Self::NoAnswer | Self::Conflict | Self::Cancelled)
+        matches!(
+            self,
+            Self::Full | Self::NotSent | Self::Exhausted | Self::NoAnswer | Self::Conflict | Self::Cancelled
+        )
     }
 }
 
@@ -60,73 +68,128 @@ impl Fault {
         Self::silence(dialect, what, message, None)
     }
 
-    /// What an error of the client crate means.
+    /// What an error of the client crate means, for the server `at`.
     pub(super) fn of(dialect: Dialect, at: &str, error: Error) -> Self {
-        let Error::Database(said) = &error else {
-            if let Error::Decode(_) | Error::ColumnDecode { .. } = &error {
-                let message =
-                    format!("{at} has something in its tables that was never written there: {error}");
-                let error = EngineError::Damaged { engine: dialect.engine(), message };
-                return Self { what: What::Refused, error };
+        let engine = dialect.engine();
+        let Error::Database(said) = &error else { return Self::of_connection(dialect, at, error) };
+        let meant = meant(dialect, said.as_ref());
+        let said = said.message().trim_end().to_owned();
+        let told = |what: &dyn Display, advice: &str| format!("{at} {what}: {said}; {advice}");
+        match meant {
+            Meant::Silence(what, advice) => {
+                Self::silence(dialect, What::NoAnswer, told(&what, advice), Some(error))
             }
-            if let Some(advice) = about_tls(&error) {
-                return Self::refused(dialect, format!("{at} {advice}"), Some(error));
+            Meant::Exhausted(advice) => {
+                Self::silence(dialect, What::Exhausted, told(&"has no room left", advice), Some(error))
             }
-            if matches!(error, Error::Io(_) | Error::PoolTimedOut | Error::PoolClosed) {
-                let message =
-                    format!("{at} does not answer: see whether it runs, and whether this host may reach it");
-                return Self::silence(dialect, What::NoAnswer, message, Some(error));
+            Meant::Is(what @ What::NoTable) => {
+                let message = told(&"lacks a table", "make it with `tenure migrate`");
+                Self { what, ..Self::refused(dialect, message, Some(error)) }
             }
-            // What cannot be understood may have been done.
-            let message = format!("{at} answered something else than was asked");
-            return Self::silence(dialect, What::NoAnswer, message, Some(error));
-        };
-        match meant(dialect, said.as_ref()) {
-            Meant::Silence(advice) => {
-                Self::silence(dialect, What::NoAnswer, format!("{at} {advice}"), Some(error))
-            }
-            Meant::Is(What::NoTable) => {
-                let message = format!("{at} lacks a table: make it with `tenure migrate`");
-                Self { what: What::NoTable, ..Self::refused(dialect, message, Some(error)) }
-            }
-            Meant::Is(What::OtherTable) => {
-                let message = format!(
-                    "{at} has a table of that name with other columns, somebody else's or of another version: name another one with `table=`, or drop it if nothing is locked, and run `tenure migrate`"
-                );
-                Self { what: What::OtherTable, ..Self::refused(dialect, message, Some(error)) }
+            Meant::Is(what @ What::OtherTable) => {
+                const ADVICE: &str = "name another table with `table=`, or drop this one if nothing is locked, and run `tenure migrate`";
+                let message = told(&"has a table of that name with other columns", ADVICE);
+                Self { what, ..Self::refused(dialect, message, Some(error)) }
             }
             Meant::Is(what) => {
                 let message = match what {
-                    What::Cancelled => format!("{at} was told to cancel it: see who does that"),
+                    What::Cancelled => told(&"cancelled the statement", "see which client does that"),
                     What::LockTimeout => {
-                        format!("{at} has a row locked for long: see which client stands still")
+                        told(&"has a row locked for long", "see which client does not go on")
                     }
-                    _ => format!("{at} took it back: try again"),
+                    _ => told(&"took the transaction back", "try again"),
                 };
-                Self { what, ..Self::silence(dialect, what, message, Some(error)) }
+                Self::silence(dialect, what, message, Some(error))
             }
-            Meant::Refused(advice) => {
-                Self::refused(dialect, format!("{at} does not do it: {advice}"), Some(error))
+            Meant::Login => {
+                let message = format!("{at} refused the login: {said}");
+                let error = EngineError::Denied { engine, message, cause: Some(error.into()) };
+                Self { what: What::Refused, error }
+            }
+            Meant::Denied => {
+                const ADVICE: &str = "have another user create the tables (`tenure migrate --print` shows how), and grant this one access to them";
+                let message = told(&"does not let this user do that", ADVICE);
+                let error = EngineError::Denied { engine, message, cause: Some(error.into()) };
+                Self { what: What::Refused, error }
+            }
+            Meant::NoDatabase => {
+                let message = format!("{at} has no such database: {said}");
+                let error = EngineError::NotFound { engine, message, cause: Some(error.into()) };
+                Self { what: What::Refused, error }
+            }
+            Meant::Refused(advice) => Self::refused(dialect, told(&"refused", advice), Some(error)),
+            Meant::Unknown => Self::refused(dialect, format!("{at} refused: {said}"), Some(error)),
+        }
+    }
+
+    /// What an error means that is not the database's answer.
+    fn of_connection(dialect: Dialect, at: &str, error: Error) -> Self {
+        let (engine, said) = (dialect.engine(), reason(&error));
+        match &error {
+            Error::Decode(_) | Error::ColumnDecode { .. } => {
+                let message =
+                    format!("{at} has something in its tables that was never written there: {error}");
+                Self { what: What::Refused, error: EngineError::Damaged { engine, message } }
+            }
+            _ if let Some((what, advice)) = about_tls(&error, &said) => {
+                Self::refused(dialect, format!("{at} {what}: {said}; {advice}"), Some(error))
+            }
+            // A key that cannot be read, for instance.
+            Error::Configuration(said) => {
+                let message = format!("no connection to {at} can be set up: {said}; correct the URL");
+                Self::refused(dialect, message, Some(error))
+            }
+            // Later it may be found, so a wait goes on for a while.
+            Error::Io(_) if is_unknown_host(&said) => {
+                let message = format!("the host of {at} is not known: {said}; correct the URL");
+                let cause: Option<Cause> = Some(error.into());
+                Self { what: What::NoAnswer, error: EngineError::NotFound { engine, message, cause } }
+            }
+            Error::Io(_) => {
+                let message =
+                    format!("{at}: {said}; see whether it runs, and whether this host may reach it");
+                Self::silence(dialect, What::NoAnswer, message, Some(error))
+            }
+            // What cannot be understood may have been done.
+            _ => {
+                let message = format!("{at} answered something else than was asked: {said}");
+                Self::silence(dialect, What::NoAnswer, message, Some(error))
             }
         }
     }
 }
 
-/// What is wrong with TLS, if it is that.
-fn about_tls(error: &Error) -> Option<&'static str> {
-    let said = match error {
-        Error::Tls(said) => said.to_string(),
+/// What the system, TLS or the client crate says, without that crate's words before it.
+fn reason(error: &Error) -> String {
+    match error {
         Error::Io(said) => said.to_string(),
-        _ => return None,
-    };
-    if said.contains("not valid for name") {
-        return Some("shows a certificate of another host: connect by a name that is in it");
+        Error::Tls(said) => said.to_string(),
+        error => error.to_string(),
     }
-    if said.contains("ertificate") {
-        return Some("shows a certificate that is not trusted: give the file of its authority as `?ca=`");
+}
+
+/// What is wrong with TLS, if it is that, and what to do.
+fn about_tls(error: &Error, said: &str) -> Option<(&'static str, &'static str)> {
+    if !matches!(error, Error::Tls(_) | Error::Io(_)) {
+        return None;
     }
-    let refuses = matches!(error, Error::Tls(_));
-    refuses.then_some("does not speak TLS as it was asked to: see the cause, or connect without `tls=verify`")
+    if said.contains("not valid for") || said.contains("NotValidForName") {
+        return Some(("has a certificate of another host", "connect by a name that is in it"));
+    }
+    let says = |words: &[&str]| words.iter().any(|word| said.contains(word));
+    if says(&["certificate expired", "Expired", "not valid yet", "NotValidYet"]) {
+        return Some(("has a certificate that is not valid now", "renew it, or correct this host's clock"));
+    }
+    // Of two authorities with the same name, the wrong one is found by its signature.
+    if says(&["UnknownIssuer", "BadSignature"]) {
+        const ADVICE: &str = "give the file of its authority as `?ca=`";
+        return Some(("has a certificate of an unknown issuer", ADVICE));
+    }
+    if says(&["ertificate"]) {
+        return Some(("has a certificate that is not accepted", "replace it"));
+    }
+    let advice = "set it up for TLS, or connect without `tls=verify`";
+    matches!(error, Error::Tls(_)).then_some(("cannot be used by TLS", advice))
 }
 
 fn meant(dialect: Dialect, said: &dyn DatabaseError) -> Meant {
@@ -140,26 +203,34 @@ fn meant(dialect: Dialect, said: &dyn DatabaseError) -> Meant {
 /// What it says, in a word.
 pub(super) fn meaning(dialect: Dialect, said: &dyn DatabaseError) -> What {
     match meant(dialect, said) {
-        Meant::Silence(_) => What::NoAnswer,
+        Meant::Silence(..) => What::NoAnswer,
+        Meant::Exhausted(_) => What::Exhausted,
         Meant::Is(what) => what,
-        Meant::Refused(_) => What::Refused,
+        Meant::Login | Meant::Denied | Meant::NoDatabase | Meant::Refused(_) | Meant::Unknown => {
+            What::Refused
+        }
     }
 }
 
 /// What a code means.
 enum Meant {
-    /// It is not in a state to answer.
-    Silence(&'static str),
+    /// It is not in a state to answer: what happened, and what to do.
+    Silence(&'static str, &'static str),
+    /// It has no room.
+    Exhausted(&'static str),
     Is(What),
+    Login,
+    /// This user lacks a privilege.
+    Denied,
+    NoDatabase,
     Refused(&'static str),
+    Unknown,
 }
 
-const FULL: &str =
-    "has no connection left: raise its limit, or lower `connections=` in the URL of its clients";
-const PREPARED: &str =
-    "has no room for another prepared statement: raise its `max_prepared_stmt_count`, or see who leaves them";
-const LOGIN: &str = "user, password or database is wrong: correct the URL";
-const DENIED: &str = "this user may not do it: let somebody who may create the tables (`tenure migrate --print` shows how), and let it read and write them";
+const CLOSED: Meant = Meant::Silence("closed the connection", "see whether it restarts, and its log");
+const BROKEN: Meant = Meant::Silence("lost the connection", "see whether it runs");
+const FULL: &str = "raise its limit of connections, or lower `connections=` in the URL of its clients";
+const PREPARED: &str = "raise its `max_prepared_stmt_count`, or see which client leaves prepared statements";
 const READ_ONLY: &str = "it is read-only, perhaps a replica: connect to the one that may be written to";
 
 /// Through such a proxy, each transaction may be in another session, where neither locks nor prepared statements are one's own.
@@ -168,11 +239,9 @@ pub(super) const POOLED: &str =
 
 fn of_postgres(code: &str) -> Meant {
     match code {
-        "53300" | "53400" => Meant::Silence(FULL),
+        "53300" | "53400" => Meant::Exhausted(FULL),
         // It starts, stops, or ended this connection.
-        "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04" => {
-            Meant::Silence("closed the connection: see whether it restarts, and its log")
-        }
+        "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04" => CLOSED,
         "57014" => Meant::Is(What::Cancelled),
         // Also a row that two make at once, the other of whom was faster.
         "40001" | "40P01" | "23505" => Meant::Is(What::Conflict),
@@ -182,23 +251,22 @@ fn of_postgres(code: &str) -> Meant {
         "25006" => Meant::Refused(READ_ONLY),
         // A prepared statement that is there before it is made, or is not there after that.
         "42P05" | "26000" => Meant::Refused(POOLED),
-        "42501" => Meant::Refused(DENIED),
-        "3D000" => Meant::Refused(LOGIN),
-        _ if code.starts_with("28") => Meant::Refused(LOGIN),
-        _ if code.starts_with("08") => Meant::Silence("lost the connection: see whether it runs"),
-        _ => Meant::Refused("see what it says"),
+        "42501" => Meant::Denied,
+        "3D000" => Meant::NoDatabase,
+        _ if code.starts_with("28") => Meant::Login,
+        _ if code.starts_with("08") => BROKEN,
+        _ => Meant::Unknown,
     }
 }
 
 fn of_mysql(number: u16, code: &str) -> Meant {
     match number {
-        1040 | 1203 | 1226 => Meant::Silence(FULL),
-        1461 => Meant::Silence(PREPARED),
-        1044 | 1045 | 1049 | 1698 => Meant::Refused(LOGIN),
-        1142 | 1143 | 1227 | 1370 => Meant::Refused(DENIED),
-        1053 | 1077 | 1079 | 1080 | 1152 | 1159 | 1927 | 4031 => {
-            Meant::Silence("closed the connection: see whether it restarts, and its log")
-        }
+        1040 | 1203 | 1226 => Meant::Exhausted(FULL),
+        1461 => Meant::Exhausted(PREPARED),
+        1044 | 1045 | 1698 => Meant::Login,
+        1049 => Meant::NoDatabase,
+        1142 | 1143 | 1227 | 1370 => Meant::Denied,
+        1053 | 1077 | 1079 | 1080 | 1152 | 1159 | 1927 | 4031 => CLOSED,
         1317 | 1969 | 3024 => Meant::Is(What::Cancelled),
         1213 | 1020 | 1050 | 1062 | 3101 => Meant::Is(What::Conflict),
         1205 | 3572 => Meant::Is(What::LockTimeout),
@@ -207,8 +275,8 @@ fn of_mysql(number: u16, code: &str) -> Meant {
         1290 | 1792 | 1836 => Meant::Refused(READ_ONLY),
         // A prepared statement that is not there after it was made.
         1243 => Meant::Refused(POOLED),
-        _ if code.starts_with("08") => Meant::Silence("lost the connection: see whether it runs"),
-        _ => Meant::Refused("see what it says"),
+        _ if code.starts_with("08") => BROKEN,
+        _ => Meant::Unknown,
     }
 }
 
@@ -233,3 +301,43 @@ macro_rules! fault_into {
     )*};
 }
 fault_into!(AcquireError, BreakError, InspectError, ReleaseError);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: &str = "PostgreSQL at db:5432";
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn an_error_of_tls_shows_its_reason() {
+        use rustls::CertificateError;
+        for (error, said) in [
+            (CertificateError::Expired, "is not valid now"),
+            (CertificateError::NotValidYet, "is not valid now"),
+            (CertificateError::UnknownIssuer, "of an unknown issuer"),
+            (CertificateError::NotValidForName, "of another host"),
+            (CertificateError::Revoked, "is not accepted"),
+        ] {
+            let reason = format!("{error:?}");
+            let error = rustls::Error::InvalidCertificate(error);
+            let fault = Fault::of(Dialect::Postgres, AT, Error::Tls(error.into()));
+            assert_eq!(fault.what, What::Refused);
+            let message = fault.error.to_string();
+            assert!(message.contains(said) && message.matches(&reason).count() == 1, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_is_not_known_is_no_outage_of_a_name_server() {
+        let of = |reason| {
+            let message = format!("failed to lookup address information: {reason}");
+            Fault::of(Dialect::Postgres, AT, Error::Io(std::io::Error::other(message)))
+        };
+        let unknown = of("Name or service not known");
+        assert!(matches!(unknown.error, EngineError::NotFound { .. }), "{unknown:?}");
+        assert!(unknown.what.is_silence(), "a wait goes on: {unknown:?}");
+        let outage = of("Temporary failure in name resolution");
+        assert!(matches!(outage.error, EngineError::Unreachable { .. }), "{outage:?}");
+    }
+}

@@ -6,31 +6,39 @@
 
 use std::fmt;
 use std::future::Future;
+use std::io::ErrorKind;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sqlx::Error;
 use tokio::runtime::{self, Handle};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
 
 use super::address::Address;
 use super::connection::{Arg, Connection, Done, Options, Row, Sql};
 use super::fault::{self, Fault, What};
+use super::work::{Once, Rows, Run, Work};
 use crate::clock::{BootTime, Clock};
 use crate::engine::EngineContext;
+use crate::random;
 use crate::sql::Dialect;
 
 pub(super) struct Link {
     pub(super) dialect: Dialect,
     options: Options,
-    /// Host and port, for messages.
+    /// Product, host and port, for messages.
     at: String,
     limit: Duration,
     /// The client's own runtime.
     own: Handle,
     idle: Mutex<Vec<Idle>>,
     clock: Arc<dyn Clock>,
+    /// Shared with each open connection, which are counted by it.
+    open: Arc<()>,
+    /// A connection was put back.
+    returned: Notify,
     /// One for each connection in use.
     slots: Arc<Semaphore>,
     /// One more, for the client's own thread: those who wait must not keep it from renewing what is held.
@@ -47,6 +55,17 @@ struct Idle {
     connection: Connection,
     told: Told,
     since: BootTime,
+    open: Arc<()>,
+}
+
+/// The right to have a connection. An abandoned attempt to open one keeps it, see [`Attempt`].
+type Slot = Arc<OwnedSemaphorePermit>;
+
+/// What serves a request.
+enum Source {
+    Idle(Idle),
+    /// A new connection, to be opened on this runtime.
+    New(runtime::Id),
 }
 
 /// What was said with a session: nothing, if it is as it was opened.
@@ -56,6 +75,8 @@ pub(super) struct Told {
     pub(super) settings: String,
     /// Its number, if it was asked.
     pub(super) number: i64,
+    /// With the number, identifies the session: after a failover, another session may have that number.
+    pub(super) mark: String,
 }
 
 /// A connection that nobody used for so long is looked at before it is used.
@@ -63,6 +84,10 @@ const STALE: Duration = Duration::from_secs(2);
 
 /// So long one waits for others before it opens a connection of its own, if it may.
 const MOMENT: Duration = Duration::from_millis(250);
+
+/// How long to wait for a connection that is put back before trying again to open one, where the database has none left. It is long, so that
+/// clients without any come first.
+const FULL_PAUSE: Duration = Duration::from_millis(500);
 
 /// How far a request has come: what a silence then means.
 #[derive(Default)]
@@ -84,7 +109,8 @@ pub(super) struct Lent {
     pub(super) connection: Connection,
     runtime: runtime::Id,
     /// Nothing, if it is beside those that are counted.
-    slot: Option<OwnedSemaphorePermit>,
+    slot: Option<Slot>,
+    open: Arc<()>,
     /// Whether it was used before, and may have been closed meanwhile.
     pub(super) used: bool,
     pub(super) told: Told,
@@ -96,11 +122,13 @@ impl Link {
         Self {
             dialect: address.dialect,
             options: Options::of(address),
-            at: address.at(),
+            at: address.server(),
             limit: address.limit,
             own: context.runtime.clone(),
             clock: context.clock.clone(),
             idle: Mutex::default(),
+            open: Arc::default(),
+            returned: Notify::new(),
             slots: Arc::new(Semaphore::new(most)),
             reserve: Arc::new(Semaphore::new(0)),
             most,
@@ -144,13 +172,22 @@ impl Link {
         error.as_database_error().map_or(What::NoAnswer, |said| fault::meaning(self.dialect, said))
     }
 
-    /// Whether the database says that it has ended this connection.
+    /// Whether an error says that the database has ended this connection, and with it the session.
     pub(super) fn says_ended(&self, error: &Error) -> bool {
-        error.as_database_error().is_some() && self.what(error) == What::NoAnswer
+        match error {
+            Error::Io(error) => matches!(
+                error.kind(),
+                ErrorKind::UnexpectedEof
+                    | ErrorKind::ConnectionReset
+                    | ErrorKind::ConnectionAborted
+                    | ErrorKind::BrokenPipe
+            ),
+            error => error.as_database_error().is_some() && self.what(error) == What::NoAnswer,
+        }
     }
 
     pub(super) fn refused(&self, message: &str) -> Fault {
-        Fault::refused(self.dialect, format!("{} does not do it: {message}", self.at), None)
+        Fault::refused(self.dialect, format!("{}: {message}", self.at), None)
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
@@ -244,17 +281,21 @@ impl Link {
         taken.map_err(|fault| if fault.what.is_silence() { self.as_of(stage.get(), fault) } else { fault })
     }
 
-    /// The same, however long others take to give one back.
-    pub(super) async fn take_when_free(&self) -> Result<Lent, Fault> {
+    /// The same, however long others take to give one back; nothing, if this is over before.
+    pub(super) async fn take_unless(&self, over: impl Future<Output = ()>) -> Result<Option<Lent>, Fault> {
         let here = self.here();
-        let slot = self.slot(here).await;
-        self.within(self.limit, What::NotSent, self.connection(here, slot)).await
+        let slot = tokio::select! {
+            biased;
+            slot = self.slot(here) => slot,
+            () = over => return Ok(None),
+        };
+        self.within(self.limit, What::NotSent, self.connection(here, slot)).await.map(Some)
     }
 
     /// One that is to be had without waiting for another's end.
     pub(super) async fn take_now(&self) -> Result<Option<Lent>, Fault> {
         let Ok(slot) = self.slots.clone().try_acquire_owned() else { return Ok(None) };
-        let opening = self.connection(self.here(), Some(slot));
+        let opening = self.connection(self.here(), Some(Arc::new(slot)));
         self.within(self.limit, What::NotSent, opening).await.map(Some)
     }
 
@@ -279,9 +320,9 @@ impl Link {
         if self.without_io().contains(&here) { self.own.id() } else { here }
     }
 
-    async fn slot(&self, here: runtime::Id) -> Option<OwnedSemaphorePermit> {
+    async fn slot(&self, here: runtime::Id) -> Option<Slot> {
         if let Ok(slot) = self.slots.clone().try_acquire_owned() {
-            return Some(slot);
+            return Some(Arc::new(slot));
         }
         let slot = self.slots.clone().acquire_owned();
         if self.overflows {
@@ -289,7 +330,7 @@ impl Link {
                 let _timers_of = self.own.enter();
                 tokio::time::timeout(MOMENT, slot)
             };
-            return moment.await.ok().map(|slot| slot.expect("it is never closed"));
+            return moment.await.ok().map(|slot| Arc::new(slot.expect("it is never closed")));
         }
         let slot = if here == self.own.id() {
             tokio::select! {
@@ -300,50 +341,86 @@ impl Link {
         } else {
             slot.await
         };
-        Some(slot.expect("it is never closed"))
+        Some(Arc::new(slot.expect("it is never closed")))
     }
 
     /// One that nobody uses, or a new one.
-    async fn connection(&self, here: runtime::Id, slot: Option<OwnedSemaphorePermit>) -> Result<Lent, Fault> {
-        while let Some(Idle { mut connection, told, since, .. }) = self.take_idle(here) {
-            // The database may have closed it meanwhile, and that is found out before it matters.
-            if self.clock.now().since(since) > STALE && connection.ping().await.is_err() {
-                self.forget_idle();
-                continue;
+    async fn connection(&self, here: runtime::Id, slot: Option<Slot>) -> Result<Lent, Fault> {
+        let give_up = self.clock.now() + self.limit / 2;
+        let mut full = false;
+        loop {
+            let runtime = match self.source(here, full) {
+                Source::New(runtime) => runtime,
+                Source::Idle(Idle { mut connection, runtime, told, since, open }) => {
+                    // The database may have closed it meanwhile, and that is found out before it matters.
+                    if self.clock.now().since(since) > STALE && connection.ping().await.is_err() {
+                        self.forget_idle();
+                        continue;
+                    }
+                    return Ok(Lent { connection, runtime, slot, open, used: true, told });
+                }
+            };
+            match self.open_for(runtime, slot.clone()).await {
+                // The database has none left, but others of this client have some, and will put them back. Those of a session are kept
+                // for as long as a lock is held.
+                Err(fault)
+                    if fault.what == What::Exhausted
+                        && !self.only_own
+                        && Arc::strong_count(&self.open) > 1
+                        && self.clock.now() < give_up =>
+                {
+                    full = true;
+                    let again = self.clock.now() + random::jittered(FULL_PAUSE);
+                    tokio::select! {
+                        () = self.returned.notified() => {}
+                        () = self.clock.sleep_until(again) => {}
+                    }
+                }
+                opened => return opened,
             }
-            return Ok(Lent { connection, runtime: here, slot, used: true, told });
         }
-        let lent =
-            |connection, runtime| Lent { connection, runtime, slot, used: false, told: Told::default() };
-        if here == self.own.id() {
-            return Ok(lent(self.open().await?, here));
+    }
+
+    async fn open_for(&self, here: runtime::Id, slot: Option<Slot>) -> Result<Lent, Fault> {
+        let mut opened = None;
+        if here != self.own.id() {
+            opened =
+                self.open_on(&Handle::current(), slot.clone()).await?.map(|connection| (connection, here));
+            if opened.is_none() {
+                self.without_io().push(here);
+            }
         }
-        if let Some(opened) = self.open_on(&Handle::current()).await? {
-            return Ok(lent(opened, here));
-        }
-        self.without_io().push(here);
-        Ok(lent(self.open().await?, self.own.id()))
+        let (connection, runtime) = match opened {
+            Some(opened) => opened,
+            None => (self.open(slot.clone()).await?, self.own.id()),
+        };
+        Ok(Lent { connection, runtime, slot, open: self.open.clone(), used: false, told: Told::default() })
     }
 
     /// A connection beside the bounded ones, on the client's own runtime.
     pub(super) async fn another(&self) -> Result<Connection, Fault> {
-        self.within(self.limit, What::NotSent, self.open()).await
+        self.within(self.limit, What::NotSent, self.open(None)).await
     }
 
-    async fn open(&self) -> Result<Connection, Fault> {
-        self.open_on(&self.own).await?.ok_or_else(|| self.refused("the client was closed"))
+    async fn open(&self, slot: Option<Slot>) -> Result<Connection, Fault> {
+        self.open_on(&self.own, slot).await?.ok_or_else(|| self.refused("the client was closed"))
     }
 
     /// Opens a connection; nothing, if this runtime cannot.
-    async fn open_on(&self, runtime: &Handle) -> Result<Option<Connection>, Fault> {
+    async fn open_on(&self, runtime: &Handle, slot: Option<Slot>) -> Result<Option<Connection>, Fault> {
         let (options, limit) = (self.options.clone(), self.limit);
         // By a task of its own, which panics on such a runtime.
-        let Ok(opened) = runtime.spawn(async move { options.connect(limit).await }).await else {
-            return Ok(None);
-        };
+        let opening = runtime.spawn(async move {
+            let late = |_| Error::Io(ErrorKind::TimedOut.into());
+            tokio::time::timeout(limit, options.connect(limit)).await.map_err(late)?
+        });
+        let mut attempt =
+            Attempt { opening: Some(opening), slot, runtime: runtime.clone(), own: self.own.clone() };
+        let Some(opened) = attempt.outcome().await else { return Ok(None) };
         opened.map(Some).map_err(|error| {
             let fault = self.fault(error);
-            let what = if fault.what.is_silence() { What::NotSent } else { fault.what };
+            let is_silence = fault.what.is_silence() && fault.what != What::Exhausted;
+            let what = if is_silence { What::NotSent } else { fault.what };
             Fault { what, ..fault }
         })
     }
@@ -352,18 +429,26 @@ impl Link {
         self.without_io.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection of this runtime that nobody uses. If there is none, one is to be opened: those of other runtimes make room for it.
-    fn take_idle(&self, here: runtime::Id) -> Option<Idle> {
+    /// An idle connection, or where to open one.
+    ///
+    /// A runtime uses its own connections. Where no more can be opened, by the bound or because the database is full, it also uses those of
+    /// the client's own runtime, which never stands still. If there are none of these, another runtime's connection makes room for one:
+    /// so runtimes that take turns do not close each other's connections for ever.
+    fn source(&self, here: runtime::Id, full: bool) -> Source {
         let mut idle = self.idle();
-        if let Some(at) = idle.iter().rposition(|idle| idle.runtime == here) {
-            return Some(idle.remove(at));
-        }
         let room = self.slots.available_permits() + self.reserve.available_permits();
-        if idle.len() > room {
-            let too_many = idle.len() - room;
-            idle.drain(..too_many);
+        let too_many = idle.len().saturating_sub(room).max(usize::from(full)).min(idle.len());
+        let of = |runtime| idle.iter().rposition(|idle| idle.runtime == runtime);
+        let mut found = of(here);
+        if too_many > 0 {
+            found = found.or_else(|| of(self.own.id()));
         }
-        None
+        if let Some(at) = found {
+            return Source::Idle(idle.remove(at));
+        }
+        let now = self.clock.now();
+        let unused = idle.drain(..too_many).all(|idle| now.since(idle.since) > STALE);
+        Source::New(if unused { here } else { self.own.id() })
     }
 
     /// Closes what nobody uses: if one of them was closed by the database, the others may have been, too.
@@ -371,14 +456,26 @@ impl Link {
         self.idle().clear();
     }
 
+    /// Closes an idle connection, to make room at the database for another purpose, unless it is the only one; whether it has.
+    pub(super) fn make_room(&self) -> bool {
+        let mut idle = self.idle();
+        // One of them is the link's own.
+        let closes = !idle.is_empty() && Arc::strong_count(&self.open) > 2;
+        if closes {
+            idle.remove(0);
+        }
+        closes
+    }
+
     pub(super) fn put_back(&self, lent: Lent) {
         // Before its slot is free, so that whoever waits for one finds it.
-        let Lent { connection, runtime, told, slot, .. } = lent;
+        let Lent { connection, runtime, told, slot, open, .. } = lent;
         if slot.is_none() {
             return;
         }
-        self.idle().push(Idle { runtime, connection, told, since: self.clock.now() });
+        self.idle().push(Idle { runtime, connection, told, since: self.clock.now(), open });
         drop(slot);
+        self.returned.notify_one();
     }
 
     /// What does not answer in this time does not answer.
@@ -403,71 +500,45 @@ impl Link {
     }
 }
 
-/// Something that is done on a connection. If it may be sent again, twice must be as good as once; it is told whether it was sent before
-/// and not answered.
-pub(super) trait Work: Send {
-    type Answer: Send;
-
-    /// It must not be sent again if there was no answer: the first may still arrive, when the second is long over.
-    const ONCE: bool = false;
-
-    fn run(
-        &mut self,
-        connection: &mut Connection,
-        unanswered: bool,
-    ) -> impl Future<Output = Result<Self::Answer, Error>> + Send;
+/// An attempt to open a connection. If its waiter drops it, the attempt counts as a connection until it has ended, or until its runtime
+/// stands still: an application's runtime may never be driven again. The client's own runtime never stands still.
+struct Attempt {
+    /// Nothing, once it has ended.
+    opening: Option<JoinHandle<Result<Connection, Error>>>,
+    slot: Option<Slot>,
+    runtime: Handle,
+    own: Handle,
 }
 
-struct Run<'a> {
-    sql: &'a Sql,
-    args: &'a [Arg<'a>],
-}
-
-impl Work for Run<'_> {
-    type Answer = (Done, bool);
-
-    async fn run(&mut self, connection: &mut Connection, unanswered: bool) -> Result<(Done, bool), Error> {
-        Ok((connection.run(self.sql, self.args).await?, unanswered))
+impl Attempt {
+    /// Nothing, if the runtime cannot open connections.
+    async fn outcome(&mut self) -> Option<Result<Connection, Error>> {
+        let outcome = self.opening.as_mut()?.await;
+        self.opening = None;
+        outcome.ok()
     }
 }
 
-struct Rows<'a, F> {
-    sql: &'a Sql,
-    args: &'a [Arg<'a>],
-    read: F,
-}
-
-impl<T: Send, F: Fn(&Row) -> Result<T, Error> + Send + Sync> Work for Rows<'_, F> {
-    type Answer = Vec<T>;
-
-    async fn run(&mut self, connection: &mut Connection, _: bool) -> Result<Vec<T>, Error> {
-        connection.rows(self.sql, self.args).await?.iter().map(&self.read).collect()
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        let Some(mut opening) = self.opening.take() else { return };
+        let (slot, runtime) = (self.slot.take(), self.runtime.clone());
+        let is_own = runtime.id() == self.own.id();
+        self.own.spawn(async move {
+            let _slot = slot;
+            tokio::select! {
+                _ = &mut opening => {}
+                // If the runtime is driven again, the attempt does not go on.
+                () = stillness_of(&runtime), if !is_own => opening.abort(),
+            }
+        });
     }
 }
 
-/// Something that is not sent again.
-struct Once<W>(W);
-
-impl<W: Work> Work for Once<W> {
-    type Answer = W::Answer;
-    const ONCE: bool = true;
-
-    async fn run(&mut self, connection: &mut Connection, unanswered: bool) -> Result<W::Answer, Error> {
-        self.0.run(connection, unanswered).await
-    }
-}
-
-/// Statements without arguments, one after the other.
-pub(super) struct Plain<'a>(pub(super) &'a [String]);
-
-impl Work for Plain<'_> {
-    type Answer = ();
-
-    async fn run(&mut self, connection: &mut Connection, _: bool) -> Result<(), Error> {
-        for statement in self.0 {
-            connection.plain(statement.as_str()).await?;
-        }
-        Ok(())
+/// Returns once a runtime has run no task for a moment.
+async fn stillness_of(runtime: &Handle) {
+    while tokio::time::timeout(MOMENT, runtime.spawn(async {})).await.is_ok() {
+        tokio::time::sleep(MOMENT).await;
     }
 }
 

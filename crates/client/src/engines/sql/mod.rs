@@ -15,6 +15,7 @@ mod pooler;
 mod session;
 mod table;
 mod tables;
+mod work;
 
 use std::sync::Arc;
 

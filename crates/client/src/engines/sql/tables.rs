@@ -4,7 +4,8 @@ use sqlx::Error;
 
 use super::connection::Row;
 use super::fault::{Fault, What};
-use super::link::{Link, Plain};
+use super::link::Link;
+use super::work::Plain;
 use crate::sql::Dialect;
 
 /// The number that whoever makes tables in PostgreSQL locks: any, as long as it is always the same.

@@ -1,5 +1,6 @@
 //! How a lock is got, and waited for.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,12 +11,12 @@ use zookeeper_client::Error;
 
 use super::fault::{Fault, What};
 use super::link::{Link, Made, Node, Seen, is_simple, within};
-use super::paths::{SIMPLE, VALUE, entry};
+use super::paths::{SIMPLE, VALUE};
 use super::{Recipe, ZooKeeperEngine};
 use crate::engine::{AcquireRequest, Granted, WaitUntil};
 use crate::engines::kept_value::KeptValue;
 use crate::engines::session::{HasSession, InUse};
-use crate::error::{AcquireError, RenewError};
+use crate::error::{AcquireError, EngineError, RenewError};
 use crate::random;
 
 /// How long one who waits pauses before it asks again one who did not answer.
@@ -74,8 +75,9 @@ impl ZooKeeperEngine {
                 }
                 Err(error) => error,
             };
-            // Who waits outlasts its session, but does not begin a wait without one: unless it comes to others who do.
-            if !in_line || request.wait.is_over(self.now()) {
+            // A waiter outlasts its session, but a wait does not begin without one, unless others of the client wait already.
+            let is_denied = matches!(fault, EngineError::Denied { .. });
+            if !in_line || is_denied || request.wait.is_over(self.now()) {
                 return Err(fault.into());
             }
             tracing::debug!(name = %request.name, %fault, "a place in the queue is gone: it is asked for anew");
@@ -99,7 +101,7 @@ impl ZooKeeperEngine {
                 return Err(NotGot::Ended(request.not_got()));
             }
         }
-        let entry = entry(request.grant, request.mode);
+        let entry = self.address.names.entry(request.grant, request.mode);
         let _room = link.room(lock.len() + entry.len() + SEQUENCE);
         let (lock_of_it, details) = (lock.to_owned(), self.details(request));
         let entering = |given_up| (**link).clone().enter(lock_of_it, entry, details, given_up);
@@ -212,7 +214,10 @@ impl ZooKeeperEngine {
         }
     }
 
-    /// Waits until a node is gone, or something has become of the session: then it is time to look again.
+    /// Waits until a node is gone or the session has ended, and the queue is to be looked at again.
+    ///
+    /// No waiter relies on its watch alone: about once in a session's timeout it looks whether the node is still there. That is one read,
+    /// which the server that it is connected to answers by itself.
     async fn until_gone(
         &self,
         link: &InUse<Link>,
@@ -223,7 +228,23 @@ impl ZooKeeperEngine {
             return Err(NotGot::Ended(request.not_got()));
         }
         let Some(watcher) = self.heard(request, link.watch(node)).await?.flatten() else { return Ok(()) };
-        self.waited(link, request, watcher.changed()).await?;
+        let gone = async {
+            let mut changed = pin!(watcher.changed());
+            loop {
+                let look_at = self.now() + random::jittered(link.session().timeout());
+                tokio::select! {
+                    biased;
+                    _ = &mut changed => return,
+                    () = self.context.clock.sleep_until(look_at) => {}
+                }
+                let stands = self.answer(self.stands(link, node)).await;
+                if stands.is_err_and(|fault| fault.is(&Error::NoNode)) {
+                    tracing::debug!(name = %request.name, "a watch did not fire, and what it watched is gone");
+                    return;
+                }
+            }
+        };
+        self.waited(link, request, gone).await?;
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use zookeeper_client::Acls;
 
 use super::Recipe;
-use super::paths::Root;
+use super::paths::{Naming, Root};
 use crate::engines::authority::{Authority, ENCODE, shown, timeout_ms};
 use crate::url::{EngineUrl, UrlError};
 
@@ -25,6 +25,7 @@ pub(super) struct Address {
     authority: Authority,
     pub(super) root: Root,
     pub(super) recipe: Recipe,
+    pub(super) names: Naming,
     /// How long one request may take.
     pub(super) limit: Duration,
     /// The servers' `tickTime`.
@@ -46,6 +47,7 @@ impl Address {
             authority,
             root,
             recipe: Recipe::Sequential,
+            names: Naming::Kazoo,
             limit: DEFAULT_LIMIT,
             tick: DEFAULT_TICK,
             containers: true,
@@ -57,7 +59,7 @@ impl Address {
                 return Err(UrlError::UnknownOption {
                     engine: "zookeeper",
                     option: option.to_owned(),
-                    known: "there is `recipe`, `timeout_ms`, `tick_ms` and `containers`",
+                    known: "there is `recipe`, `names`, `timeout_ms`, `tick_ms` and `containers`",
                 });
             }
         }
@@ -68,6 +70,7 @@ impl Address {
     fn set(&mut self, option: &str, value: &str) -> Result<bool, String> {
         match option {
             "recipe" => self.recipe = Recipe::parse(value)?,
+            "names" => self.names = Naming::parse(value)?,
             "timeout_ms" => self.limit = timeout_ms(value)?,
             "tick_ms" => {
                 let tick = value.parse().ok().filter(|ms| (1..=60_000).contains(ms));
@@ -90,6 +93,11 @@ impl Address {
     pub(super) fn hosts(&self) -> String {
         let each: Vec<_> = self.authority.hosts.iter().map(|(host, port)| shown(host, *port)).collect();
         each.join(",")
+    }
+
+    /// Host and port of each server.
+    pub(super) fn servers(&self) -> &[(String, u16)] {
+        &self.authority.hosts
     }
 
     /// Whether there is one server, as far as the URL says.
@@ -175,6 +183,7 @@ mod tests {
             ("zookeeper://h/zookeeper", "not a path"),
             ("zookeeper://h/a/..", "not a path"),
             ("zookeeper://h?recipe=table", "`sequential`"),
+            ("zookeeper://h?names=etcd", "`kazoo` or `curator`"),
             ("zookeeper://h?tick_ms=0", "from 1 to 60000"),
             ("zookeeper://h?containers=no", "`true` or `false`"),
             ("zookeeper://h?prefix=x", "no option `prefix`"),

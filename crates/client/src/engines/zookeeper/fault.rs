@@ -1,5 +1,6 @@
-//! What ZooKeeper says when it says no, in words that say what to do.
+//! Errors of ZooKeeper and of the way to it, with the servers' own words and what to do.
 
+use std::io;
 use std::time::Duration;
 
 use zookeeper_client::{Error, MultiWriteError};
@@ -82,56 +83,83 @@ impl Fault {
         matches!(self, Self::Said(said) if said == error)
     }
 
-    /// In words, for those who use the servers at `at`.
+    /// The error for users of the servers at `at`. It quotes the answer once: the servers send a code, and the client crate has a text for each.
     pub(super) fn error(self, at: &str) -> EngineError {
-        const ENGINE: &str = "zookeeper";
         let error = match self {
             Self::Silent(limit) => {
-                let message = format!(
-                    "{at} did not answer within {limit:?}: see whether a majority of the servers runs, and whether this host may reach them"
-                );
-                return EngineError::Unreachable { engine: ENGINE, message, cause: None };
+                return unreachable(format!("{at} did not answer within {limit:?}: {CHECK_SERVERS}"));
             }
             Self::Damaged(message) => return EngineError::Damaged { engine: ENGINE, message },
             Self::Said(error) => error,
         };
+        let answered = |advice: &str| format!("{at} answered `{error}`: {advice}");
         let advice = match &error {
             Error::NoAuth => {
-                "this user may not touch these nodes: log in as the user who made them, in the URL, or choose another root"
+                let message = answered(
+                    "the user of the URL lacks permissions on these nodes; log in as the user who made them, or choose another root",
+                );
+                return EngineError::Denied { engine: ENGINE, message, cause: None };
             }
-            Error::AuthFailed => "the login was refused: check user and password in the URL",
-            Error::NotReadOnly => "it is read-only, since it has lost the majority: repair the others",
+            Error::AuthFailed => {
+                let message = answered("check user and password in the URL");
+                return EngineError::Denied { engine: ENGINE, message, cause: None };
+            }
+            Error::NotReadOnly => {
+                "the server is read-only because it has lost the majority; repair the others"
+            }
             Error::NoChildrenForEphemerals => {
-                "a node above this lock is another program's ephemeral node: choose another name, or another root"
+                "a node above this lock is another program's ephemeral node; choose another name, or another root"
             }
             Error::UnexpectedErrorCode(-120) => {
-                "its sessions are local to one server, and cannot hold anything: set `localSessionsUpgradingEnabled=true`"
+                "sessions are local to one server and cannot hold a lock; set `localSessionsUpgradingEnabled=true`"
             }
             Error::UnexpectedErrorCode(_) | Error::UnmarshalError { .. } => {
-                "it answers what no ZooKeeper does"
+                "this is not an answer of ZooKeeper; check what listens there"
             }
-            Error::QuotaExceeded => "a quota on these nodes is used up: raise it",
-            Error::Unimplemented => "it is older than 3.6, or not all of a ZooKeeper: use a newer one",
+            Error::QuotaExceeded => "raise the quota on these nodes",
+            Error::Unimplemented => "ZooKeeper 3.6 or later is needed",
             Error::BadArguments(_) | Error::InvalidAcl | Error::MarshallingError => {
-                "it does not take this request"
+                "the server does not accept this request"
             }
-            Error::Throttled => {
-                let message = format!("{at} is too busy to take it: try again");
-                return EngineError::Unreachable { engine: ENGINE, message, cause: Some(error.into()) };
-            }
+            Error::Throttled => return unreachable(answered("the server is overloaded; try again")),
             error if what(error) != What::Refused => {
-                let message = format!(
-                    "{at} went away: see whether a majority of the servers runs, and whether this host may reach them"
-                );
-                return EngineError::Unreachable {
-                    engine: ENGINE,
-                    message,
-                    cause: Some(error.clone().into()),
-                };
+                return unreachable(format!("the connection to {at} ended (`{error}`): {CHECK_SERVERS}"));
             }
-            _ => "somebody else changed these nodes meanwhile: see who",
+            _ => "another program changed the nodes of this lock",
         };
-        let message = format!("{at} does not do it: {advice}");
-        EngineError::Refused { engine: ENGINE, message, cause: Some(error.into()) }
+        EngineError::Refused { engine: ENGINE, message: answered(advice), cause: None }
     }
+}
+
+const ENGINE: &str = "zookeeper";
+
+const CHECK_SERVERS: &str = "check that a majority of the servers runs, and that this host can reach them";
+
+fn unreachable(message: String) -> EngineError {
+    EngineError::Unreachable { engine: ENGINE, message, cause: None }
+}
+
+/// No server can be reached, for these reasons: a name that does not resolve, or a connection that is refused.
+pub(super) fn no_server(reasons: Vec<NoServer>) -> EngineError {
+    let unknown = reasons.iter().all(|reason| matches!(reason, NoServer::UnknownHost { .. }));
+    let texts: Vec<_> = reasons
+        .into_iter()
+        .map(|reason| match reason {
+            NoServer::UnknownHost { host, error } => format!("host `{host}`: {error}"),
+            NoServer::NoConnection { at, error } => format!("{at}: {error}"),
+        })
+        .collect();
+    let texts = texts.join("; ");
+    if unknown {
+        let message = format!("{texts}; correct the URL, or the name resolution of this host");
+        EngineError::NotFound { engine: ENGINE, message, cause: None }
+    } else {
+        unreachable(format!("{texts}; {CHECK_SERVERS}"))
+    }
+}
+
+/// Why one server cannot be reached.
+pub(super) enum NoServer {
+    UnknownHost { host: String, error: io::Error },
+    NoConnection { at: String, error: io::Error },
 }

@@ -10,11 +10,11 @@ use tenure_table::{GrantId, LockName, Mode};
 
 use crate::engines::queue::{Entry, Queue, called, whose};
 
-/// The lock's value.
-pub(super) const VALUE: &str = "%value";
-/// The last start of what the lock protects.
-pub(super) const START: &str = "%start";
-/// What the recipe `simple` holds by, and all its waiters watch. It is called so that kazoo takes it for the first in the queue.
+/// The lock's value. Curator compares the names of all children: `~` comes after the digits of a sequence, so this node is in nobody's way.
+pub(super) const VALUE: &str = "~%value";
+/// The last start of what the lock protects, named for the same reason.
+pub(super) const START: &str = "~%start";
+/// The node of a holder by the recipe `simple`, which all its waiters watch. kazoo and Curator both take it for the first in the queue.
 pub(super) const SIMPLE: &str = "%lock__lock__-0000000001";
 /// A node that is changed to learn what time it is.
 const CLOCK: &str = "%clock";
@@ -28,8 +28,41 @@ const RECIPES: [(&str, Mode); 5] = [
     ("lock-", Mode::Ex),
 ];
 
-/// What stands between the name of an entry of ours and its sequence: what kazoo looks for.
-const OURS: &str = RECIPES[0].0;
+/// Whose naming our entries follow. kazoo and Curator each read the sequence only behind a mark of their own, so one name cannot serve both.
+/// We read both, so clients with different settings exclude each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Naming {
+    Kazoo,
+    Curator,
+}
+
+impl Naming {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "kazoo" => Ok(Self::Kazoo),
+            "curator" => Ok(Self::Curator),
+            _ => Err(format!("`names` is `kazoo` or `curator`, and not `{text}`")),
+        }
+    }
+
+    /// The text between the grant and the sequence.
+    const fn mark(self) -> &'static str {
+        match self {
+            Self::Kazoo => "__lock__",
+            Self::Curator => "-lock-",
+        }
+    }
+
+    /// The name of an entry of ours, without its sequence.
+    pub(super) fn entry(self, grant: GrantId, mode: Mode) -> String {
+        format!("{}{}", called(grant, mode), self.mark())
+    }
+
+    /// The grant and mode of a node, if it is an entry of ours under this naming.
+    fn read(self, node: &str) -> Option<(GrantId, Mode)> {
+        whose(node.rsplit_once(self.mark())?.0)
+    }
+}
 
 /// The engine's part of the tree.
 #[derive(Clone, Debug)]
@@ -121,19 +154,13 @@ fn decode(node: &str) -> Option<String> {
 }
 
 /// How the node of a recipe locks, and in which order.
-fn recipe(node: &str) -> Option<(&str, Mode, i64)> {
-    let (before, mode, sequence) = RECIPES
-        .iter()
-        .find_map(|(mark, mode)| node.rsplit_once(mark).map(|(before, rest)| (before, *mode, rest)))?;
+fn recipe(node: &str) -> Option<(Mode, i64)> {
+    let (mode, sequence) =
+        RECIPES.iter().find_map(|(mark, mode)| node.rsplit_once(mark).map(|(_, rest)| (*mode, rest)))?;
     // Ten digits; after 2^31 of them, a sign and the rest.
     let digits = sequence.strip_prefix('-').unwrap_or(sequence);
     let is_sequence = sequence.len() >= 10 && digits.bytes().all(|byte| byte.is_ascii_digit());
-    Some((before, mode, is_sequence.then(|| sequence.parse().ok())??))
-}
-
-/// What an entry of ours is called, without its sequence.
-pub(super) fn entry(grant: GrantId, mode: Mode) -> String {
-    format!("{}{OURS}", called(grant, mode))
+    Some((mode, is_sequence.then(|| sequence.parse().ok())??))
 }
 
 /// The children of a lock's node.
@@ -152,8 +179,8 @@ impl Children {
         for node in nodes {
             if node == SIMPLE {
                 entries.push(Entry { order: i64::MIN, mode: Mode::Ex, grant: None, node });
-            } else if let Some((before, mode, order)) = recipe(&node) {
-                let ours = whose(before).filter(|_| node[before.len()..].starts_with(OURS));
+            } else if let Some((mode, order)) = recipe(&node) {
+                let ours = Naming::Kazoo.read(&node).or_else(|| Naming::Curator.read(&node));
                 let (grant, mode) = ours.map_or((None, mode), |(grant, mode)| (Some(grant), mode));
                 entries.push(Entry { order, mode, grant, node });
             } else if let Some(part) = decode(&node) {
@@ -193,7 +220,7 @@ mod tests {
             ("a/", "/a/%"),
             ("100%", "/100%25"),
             ("%", "/%25"),
-            ("%value", "/%25value"),
+            ("~%value", "/~%25value"),
             ("./../...", "/%2E/%2E%2E/..."),
             ("zookeeper/zookeeper", "/%7Aookeeper/zookeeper"),
             ("a/x__lock__0000000007", "/a/x__lock__000000000%37"),
@@ -218,9 +245,10 @@ mod tests {
 
     #[test]
     fn children_are_told_apart() {
-        let reader = GrantId::random();
+        let (reader, other) = (GrantId::random(), GrantId::random());
         let nodes = [
-            format!("{}0000000003", entry(reader, Mode::Pr)),
+            format!("{}0000000003", Naming::Kazoo.entry(reader, Mode::Pr)),
+            format!("{}0000000007", Naming::Curator.entry(other, Mode::Cr)),
             "694d71ddf2dd5a8f__lock__0000000001".into(),
             "694d71ddf2dd5a8f__rlock__0000000002".into(),
             "_c_91b4-lock-0000000004".into(),
@@ -246,6 +274,7 @@ mod tests {
                 (4, Mode::Ex, None),
                 (5, Mode::Ex, None),
                 (6, Mode::Pr, None),
+                (7, Mode::Cr, Some(other)),
             ]
         );
         let below: Vec<_> = children.below.iter().map(|(part, _)| part.as_str()).collect();

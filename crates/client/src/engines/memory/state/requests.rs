@@ -236,10 +236,10 @@ impl State {
 #[cfg(test)]
 mod tests {
     use tenure_table::LockName;
-    use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::clock::ManualClock;
+    use crate::engine::Cancellation;
     use crate::engines::memory::server::Time;
 
     #[test]
@@ -248,8 +248,7 @@ mod tests {
         let mut request = AcquireRequest::new(LockName::parse("a").unwrap());
         request.mode = Mode::Pr;
         let Asked::Settled(Ok(_)) = state.acquire(&request, Way::DIRECT) else { panic!("it is free") };
-        let up =
-            || Conversion::new(request.granted(None), Mode::Ex, WaitUntil::Try, CancellationToken::new());
+        let up = || Conversion::new(request.granted(None), Mode::Ex, WaitUntil::Try, Cancellation::new());
         let mode = |state: &State| state.inspect(request.name.clone()).holders[0].mode;
         let convert = |state: &mut State, attempt| {
             assert!(matches!(state.convert(&up(), attempt), Asked::Settled(Ok(_))));

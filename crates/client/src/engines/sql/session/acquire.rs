@@ -1,5 +1,7 @@
 //! How a lock is asked for: on a connection of its own, which waits in the database, and then keeps it.
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +15,8 @@ use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Granted, WaitUntil};
 use crate::engines::sql::connection::{Arg, Connection, Row, Sql};
 use crate::engines::sql::fault::{Fault, What};
-use crate::engines::sql::link::{Lent, Work};
+use crate::engines::sql::link::Lent;
+use crate::engines::sql::work::Work;
 use crate::error::{AcquireError, RenewError};
 use crate::random;
 use crate::sql::Dialect;
@@ -21,12 +24,18 @@ use crate::sql::Dialect;
 /// How long to wait before asking again one who did not answer.
 const SILENT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How long to wait before stopping a statement once more.
+const STOP_AGAIN: Duration = Duration::from_millis(50);
+
 /// What a statement that asks for a lock says.
 enum Said {
     /// It holds, and may have counted already.
     Got(Session, Option<u64>),
+    /// The lock is not free, and the session holds nothing.
     Busy,
-    /// The row of the lock is not there.
+    /// The statement ended without the lock. What it began is to be undone.
+    Stopped,
+    /// The row of the lock is not there. The transaction is to be undone.
     NoRow,
 }
 
@@ -83,26 +92,22 @@ impl SessionEngine {
         }
         let mut silent_since: Option<BootTime> = None;
         let mut kept: Option<Lent> = None;
-        loop {
-            let asked = tokio::select! {
-                biased;
-                () = request.cancel.cancelled() => return Err(request.not_got()),
-                asked = self.ask(&request, &mut kept) => asked,
-            };
-            match asked {
+        while !request.cancel.is_cancelled() {
+            let mut reached = false;
+            match self.ask(&request, &mut kept, &mut reached).await {
                 Ok(Some(granted)) => return Ok(granted),
                 Ok(None) => {
                     silent_since = None;
                     if request.wait.is_over(self.now()) {
-                        if let Some(lent) = kept {
-                            self.locks.put_back(lent);
-                        }
-                        return Err(request.not_got());
+                        break;
                     }
                 }
                 Err(fault) => {
                     // Whatever it had begun ends with it.
                     kept = None;
+                    if reached && fault.what != What::Exhausted {
+                        silent_since = None;
+                    }
                     // A wait outlasts a restart of the database, but not a longer silence. That begins here: before, the statement may
                     // have waited for its lock.
                     let since = *silent_since.get_or_insert_with(|| self.now());
@@ -112,22 +117,31 @@ impl SessionEngine {
                     }
                     let again = request.wait.or_at(self.now() + random::jittered(SILENT_PAUSE));
                     tokio::select! {
-                        () = request.cancel.cancelled() => return Err(request.not_got()),
+                        () = request.cancel.cancelled() => {}
                         () = self.context.clock.sleep_until(again) => {}
                     }
                 }
             }
         }
+        if let Some(lent) = kept {
+            self.locks.put_back(lent);
+        }
+        Err(request.not_got())
     }
 
-    /// Asks for the lock once; nothing, if it is busy. Once more on a new connection, if an old one turns out to be closed: the database closes
-    /// those that nobody uses.
-    async fn ask(&self, request: &AcquireRequest, kept: &mut Option<Lent>) -> Result<Option<Granted>, Fault> {
+    /// Asks for the lock once; nothing, if it is busy or the request was cancelled. Once more on a new connection, if an old one turns out to be
+    /// closed: the database closes idle ones. `reached` becomes true if the database is known to have answered.
+    async fn ask(
+        &self,
+        request: &AcquireRequest,
+        kept: &mut Option<Lent>,
+        reached: &mut bool,
+    ) -> Result<Option<Granted>, Fault> {
         let mut used = false;
-        match self.ask_once(request, kept, &mut used).await {
+        match self.ask_once(request, kept, &mut used, reached).await {
             Err(fault) if used && fault.what.is_silence() => {
                 self.locks.forget_idle();
-                self.ask_once(request, kept, &mut used).await
+                self.ask_once(request, kept, &mut used, reached).await
             }
             asked => asked,
         }
@@ -138,6 +152,7 @@ impl SessionEngine {
         request: &AcquireRequest,
         kept: &mut Option<Lent>,
         used: &mut bool,
+        reached: &mut bool,
     ) -> Result<Option<Granted>, Fault> {
         let mut lent = match kept.take() {
             Some(lent) => lent,
@@ -147,6 +162,8 @@ impl SessionEngine {
             },
         };
         *used = lent.used;
+        // It was opened just now.
+        *reached |= !lent.used;
         let mut sent_at = self.now();
         let slice = match request.wait {
             WaitUntil::Try => SHORTEST_SLICE,
@@ -162,20 +179,33 @@ impl SessionEngine {
             details: self.ourselves.details(request, self.context.clock.wall(), None).to_string(),
             slice,
         };
+        let telling = async { self.tell(&mut lent, &ask).await.map_err(|error| self.locks.fault(error)) };
+        self.locks.within(self.locks.limit(), What::NoAnswer, telling).await?;
+        let stop = Sql::from(self.texts.stop(&lent.told));
         let asking = async { self.lock(&mut lent, &ask).await.map_err(|error| self.locks.fault(error)) };
-        let (session, token) =
-            match self.locks.within(slice + self.locks.limit(), What::NoAnswer, asking).await? {
-                Said::Got(session, token) => (session, token),
-                Said::Busy => {
-                    *kept = Some(lent);
-                    return Ok(None);
-                }
-                Said::NoRow => {
-                    self.make_row(&mut lent.connection, request).await?;
-                    *kept = Some(lent);
-                    return Box::pin(self.ask_once(request, kept, used)).await;
-                }
-            };
+        let asking = self.locks.within(slice + self.locks.limit(), What::NoAnswer, asking);
+        let said = self.stopped_if_cancelled(request, stop, asking).await?;
+        let is_cancelled = request.cancel.is_cancelled();
+        if is_cancelled || matches!(said, Said::Stopped | Said::NoRow) {
+            let forgetting = async { self.forget(&mut lent).await.map_err(|error| self.locks.fault(error)) };
+            self.locks.within(self.locks.limit(), What::NoAnswer, forgetting).await?;
+        }
+        if is_cancelled {
+            *kept = Some(lent);
+            return Ok(None);
+        }
+        let (session, token) = match said {
+            Said::Got(session, token) => (session, token),
+            Said::Busy | Said::Stopped => {
+                *kept = Some(lent);
+                return Ok(None);
+            }
+            Said::NoRow => {
+                self.make_row(&mut lent.connection, request).await?;
+                *kept = Some(lent);
+                return Box::pin(self.ask_once(request, kept, used, reached)).await;
+            }
+        };
         let count = Count { texts: &self.texts, dialect: self.address.dialect, ask: &ask, session, token };
         let token = self.count(&mut lent, count).await?;
         // The lease counts from when the connection was last heard: that may be long ago. And a token that was counted on another connection
@@ -190,8 +220,59 @@ impl SessionEngine {
         Ok(Some(Granted::new(Some(token), term(sent_at, request.ttl))))
     }
 
+    /// Waits for the statement by which a session asks for a lock. If the request is cancelled meanwhile, the database is told to stop the
+    /// statement: a connection that is closed in the middle stands in the queue, and counts, until the database notices.
+    async fn stopped_if_cancelled<T>(
+        &self,
+        request: &AcquireRequest,
+        stop: Sql,
+        asking: impl Future<Output = T>,
+    ) -> T {
+        let mut asking = pin!(asking);
+        tokio::select! {
+            biased;
+            said = &mut asking => return said,
+            () = request.cancel.cancelled() => {}
+        }
+        loop {
+            // By a task of its own, since its connection is lost if it is dropped half-way. It has ended when this returns: a stop that
+            // comes later could hit another statement.
+            let (short, stops, stop) = (self.short.clone(), self.stops.clone(), stop.clone());
+            let stopping = self.context.runtime.spawn(async move {
+                let _one_at_a_time = stops.lock_owned().await;
+                short.with(Stop(stop)).await
+            });
+            let (stopped, said) = tokio::join!(stopping, async {
+                let again = self.now() + STOP_AGAIN;
+                tokio::select! {
+                    biased;
+                    said = &mut asking => Some(said),
+                    () = self.context.clock.sleep_until(again) => None,
+                }
+            });
+            if let Ok(Err(fault)) = stopped {
+                tracing::debug!(error = %fault.error, "a wait that was given up could not be stopped");
+            }
+            // It may have come before the statement.
+            if let Some(said) = said {
+                return said;
+            }
+        }
+    }
+
+    /// Undoes whatever an asking may have begun. A stop that came late may hit the first attempt.
+    async fn forget(&self, lent: &mut Lent) -> Result<(), Error> {
+        match lent.connection.plain(self.texts.forget()).await {
+            Err(error) if self.locks.what(&error) == What::Cancelled => {
+                lent.connection.plain(self.texts.forget()).await
+            }
+            forgotten => forgotten,
+        }
+    }
+
     /// A connection for a request; nothing, if there is none in the time that it has.
     async fn connection(&self, request: &AcquireRequest) -> Result<Option<Lent>, Fault> {
+        let free = self.locks.take_unless(request.cancel.cancelled());
         match request.wait {
             WaitUntil::Try => {
                 const FULL: &str =
@@ -200,10 +281,10 @@ impl SessionEngine {
                 lent.map(Some).ok_or_else(|| self.locks.refused(FULL))
             }
             WaitUntil::At { at, .. } => tokio::select! {
-                lent = self.locks.take_when_free() => lent.map(Some),
+                lent = free => lent,
                 () = self.context.clock.sleep_until(at) => Ok(None),
             },
-            WaitUntil::Forever => self.locks.take_when_free().await.map(Some),
+            WaitUntil::Forever => free.await,
         }
     }
 
@@ -220,22 +301,18 @@ impl SessionEngine {
 
     /// Has the connection lock it, which may take as long as the slice.
     async fn lock(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<Said, Error> {
-        self.tell(lent, ask).await?;
         let said = match self.texts.kind {
             Kind::Named => self.lock_named(lent, ask).await,
             Kind::RowOfMySql => self.lock_row(lent, ask).await,
             Kind::Advisory | Kind::RowOfPostgres => self.lock_in_postgres(lent, ask).await,
         };
-        let said = match said {
+        match said {
             // With PostgreSQL, a wait for readers is one for each of them, and only all together are long enough to be stopped.
             Err(error) if matches!(self.locks.what(&error), What::LockTimeout | What::Cancelled) => {
-                Said::Busy
+                Ok(Said::Stopped)
             }
-            Ok(Said::NoRow) => Said::NoRow,
-            said => return said,
-        };
-        lent.connection.plain(self.texts.forget()).await?;
-        Ok(said)
+            said => said,
+        }
     }
 
     /// Tells a session of itself, as far as it does not know it.
@@ -243,8 +320,8 @@ impl SessionEngine {
         let settings = self.texts.settings(ask.request, ask.slice);
         if lent.told.settings.is_empty() {
             let said = lent.connection.batch(format!("{}{settings}", self.texts.begin)).await?;
-            let number = said.iter().flatten().next().map(|row| row.int(0)).transpose()?;
-            lent.told.number = number.unwrap_or_default();
+            let session = said.iter().flatten().next().ok_or(Error::RowNotFound)?;
+            (lent.told.number, lent.told.mark) = (session.int(0)?, session.text(1)?);
         } else if lent.told.settings != settings {
             lent.connection.plain(settings.as_str()).await?;
         }
@@ -264,6 +341,8 @@ impl SessionEngine {
             match rows.first().map(|row| row.int(0)).transpose()? {
                 Some(1) => done = lent.connection.run(&self.texts.lock_named, &args).await?,
                 Some(0) => {}
+                // It was stopped.
+                _ if ask.request.cancel.is_cancelled() => {}
                 _ => return Err(Error::RowNotFound),
             }
         }
@@ -316,6 +395,24 @@ impl SessionEngine {
                 String::from_utf8_lossy(&other)
             ))
         })
+    }
+}
+
+/// Stops a statement.
+struct Stop(Sql);
+
+impl Work for Stop {
+    type Answer = ();
+
+    async fn run(&mut self, connection: &mut Connection, _: bool) -> Result<(), Error> {
+        match connection.plain(self.0.clone()).await {
+            // MySQL has no such session any more. The connection can be used again.
+            Err(error) if error.as_database_error().is_some() => {
+                tracing::debug!(%error, "the database did not stop the statement of a wait that was given up");
+                Ok(())
+            }
+            stopped => stopped,
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use super::SessionEngine;
 use crate::engines::details;
 use crate::engines::sql::connection::{Arg, Connection, Row};
 use crate::engines::sql::fault::Fault;
-use crate::engines::sql::link::Work;
 use crate::engines::sql::tables::{damaged, end_of, id};
+use crate::engines::sql::work::Work;
 use crate::info::{LockInfo, Member};
 
 impl SessionEngine {

@@ -47,6 +47,8 @@ pub(super) struct SessionEngine {
     locks: Arc<Link>,
     /// For all that is short: whoever gets a lock must not wait for those who wait for it.
     short: Arc<Link>,
+    /// Statements are stopped one after the other, so that many do not need more connections.
+    stops: Arc<AsyncMutex<()>>,
     held: Mutex<HashMap<GrantId, Arc<Held>>>,
     ourselves: Ourselves,
     capabilities: Capabilities,
@@ -105,6 +107,7 @@ impl SessionEngine {
             texts,
             locks,
             short,
+            stops: Arc::default(),
             held: Mutex::default(),
             ourselves: Ourselves::new(),
             capabilities,

@@ -14,6 +14,7 @@ use crate::engine::{AcquireRequest, WaitUntil};
 use crate::engines::sql::address::Address;
 use crate::engines::sql::connection::Sql;
 use crate::engines::sql::dialect::{NEXT, hex};
+use crate::engines::sql::link::Told;
 use crate::engines::sql::{Dialect, Recipe};
 
 /// How long one statement waits for a lock. Then it is asked again: so it is noticed if the database is gone, and one who has gone away
@@ -48,8 +49,8 @@ pub(super) struct Texts {
     place: String,
     /// How long a request may take.
     limit: Duration,
-    /// What is said first in a session. PostgreSQL makes the statements that are used again and again, since to read and plan them costs
-    /// more than to run them; MySQL answers with the session's number.
+    /// The first statements of a session, which answer with its number and its mark. PostgreSQL prepares the statements that are used
+    /// again and again, since to read and plan them costs more than to run them.
     pub(super) begin: String,
     /// `named`: takes a lock that is free, or is this session's, and then does what [`Self::count_alone`] does.
     pub(super) lock_named: Sql,
@@ -264,9 +265,22 @@ impl Texts {
     pub(super) const fn forget(&self) -> &'static str {
         match self.kind {
             Kind::Advisory => "SELECT pg_advisory_unlock_all()",
-            Kind::Named => "DO RELEASE_ALL_LOCKS()",
+            Kind::Named => "DO RELEASE_ALL_LOCKS(), GET_LOCK(@tenure_mark, 0)",
             Kind::RowOfPostgres => "ROLLBACK",
-            Kind::RowOfMySql => "ROLLBACK; DO RELEASE_ALL_LOCKS()",
+            Kind::RowOfMySql => "ROLLBACK; DO RELEASE_ALL_LOCKS(), GET_LOCK(@tenure_mark, 0)",
+        }
+    }
+
+    /// Stops the statement of a session, and leaves the session open. Each login may do that to its own sessions. A session that has
+    /// the same number on another server, or later, has another mark and is not stopped.
+    pub(super) fn stop(&self, Told { number, mark, .. }: &Told) -> String {
+        match self.dialect {
+            Dialect::Postgres => format!(
+                "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid = {number} AND {} = {mark}",
+                since("backend_start")
+            ),
+            // If no session holds the lock, the number is 0, which no session has.
+            Dialect::MySql => format!("KILL QUERY COALESCE(IS_USED_LOCK('{mark}'), 0)"),
         }
     }
 
@@ -292,9 +306,15 @@ impl Texts {
                 format!("BEGIN; {gone}COMMIT; EXECUTE tenure_unlock_PR({})", self.key(name))
             }
             Kind::Advisory => format!("EXECUTE tenure_unlock_EX({})", self.key(name)),
-            Kind::Named => "SELECT CAST(RELEASE_ALL_LOCKS() AS SIGNED) AS freed".to_owned(),
+            Kind::Named => format!(
+                "SELECT CAST(COALESCE(IS_USED_LOCK('{}') = CONNECTION_ID(), 0) AS SIGNED) AS held, \
+                 RELEASE_ALL_LOCKS(), GET_LOCK(@tenure_mark, 0)",
+                self.key(name)
+            ),
             Kind::RowOfPostgres => format!("{gone}COMMIT"),
-            Kind::RowOfMySql => format!("{gone}COMMIT; DO RELEASE_ALL_LOCKS()"),
+            Kind::RowOfMySql => {
+                format!("{gone}COMMIT; DO RELEASE_ALL_LOCKS(), GET_LOCK(@tenure_mark, 0)")
+            }
         }
     }
 
@@ -356,10 +376,15 @@ fn count_of_mysql(values: &str) -> String {
     )
 }
 
-/// What is said first in a session.
+/// The first statements of a session.
 fn begin(kind: Kind, t: &str) -> String {
     let statements = match kind {
-        Kind::Named | Kind::RowOfMySql => return "SELECT CAST(CONNECTION_ID() AS SIGNED); ".to_owned(),
+        Kind::Named | Kind::RowOfMySql => {
+            // The session holds a lock of this name for as long as it lives.
+            return "SET @tenure_mark = CONCAT('tenure_session_', UUID()); \
+                    SELECT CAST(CONNECTION_ID() AS SIGNED), @tenure_mark, GET_LOCK(@tenure_mark, 0); "
+                .to_owned();
+        }
         Kind::RowOfPostgres => vec![
             ("lock_EX(bytea)", row_of_postgres(t, false, "$1")),
             ("lock_PR(bytea)", row_of_postgres(t, true, "$1")),
@@ -387,7 +412,12 @@ fn begin(kind: Kind, t: &str) -> String {
             ]
         }
     };
-    let mut all = String::new();
+    // Where a role hides its own sessions from itself, it may not stop them either.
+    let mut all = format!(
+        "SELECT pg_backend_pid()::bigint, COALESCE(max({}), 0)::text FROM pg_stat_activity \
+         WHERE pid = pg_backend_pid(); ",
+        since("backend_start")
+    );
     for (name, sql) in statements {
         let _ = write!(all, "PREPARE tenure_{name} AS {sql}; ");
     }

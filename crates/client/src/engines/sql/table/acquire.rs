@@ -21,6 +21,9 @@ use crate::sql::Dialect;
 const FIRST_LOOKS: Duration = Duration::from_secs(1);
 const OTHERS_LOOK: Duration = Duration::from_secs(3);
 
+/// How often the first in line looks while the client hears no messages; each other waiter as much less often as it stands further behind.
+const UNHEARD_LOOKS: Duration = Duration::from_millis(200);
+
 /// How long to wait before asking again one who did not answer.
 const SILENT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -127,13 +130,14 @@ impl TableEngine {
                 Ok((Answer::Busy { expires_in, before }, _)) => {
                     silent_since = None;
                     place = before;
-                    if before > 0 {
-                        random::jittered(OTHERS_LOOK)
-                    } else {
-                        // Nobody says that a lease has run out.
-                        let look = random::jittered(FIRST_LOOKS);
-                        expires_in.map_or(look, |left| look.min(left + MARGIN))
+                    let mut look = if before > 0 { OTHERS_LOOK } else { FIRST_LOOKS };
+                    if client.is_empty() {
+                        let behind = u32::try_from(before).unwrap_or(u32::MAX).saturating_add(1);
+                        look = look.min(UNHEARD_LOOKS.saturating_mul(behind));
                     }
+                    let look = random::jittered(look);
+                    // The end of a lease is announced by no message.
+                    expires_in.filter(|_| before == 0).map_or(look, |left| look.min(left + MARGIN))
                 }
                 // Others of this client are before it, and the database is none the worse for it.
                 Err(fault) if fault.what == What::Full && !request.wait.is_over(self.now()) => SILENT_PAUSE,

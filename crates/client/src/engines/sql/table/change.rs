@@ -7,8 +7,8 @@ use super::TableEngine;
 use super::book::{Book, Holder, Waiter};
 use super::texts::State;
 use crate::engines::sql::connection::{Arg, Connection, Row};
-use crate::engines::sql::link::Work;
 use crate::engines::sql::tables::{damaged, id};
+use crate::engines::sql::work::Work;
 use crate::sql::Dialect;
 
 /// A change of what is written down of a lock.
@@ -42,6 +42,9 @@ impl<T: Send, F: FnMut(&mut Book, bool) -> T + Send> Work for Change<'_, F> {
             return Ok(answer);
         }
         let written = connection.batch(engine.texts.write(name, state, &was, &book, &called)).await?;
+        for (_, grant) in called.iter().filter(|(client, _)| client.is_empty()) {
+            engine.ear.ring(*grant);
+        }
         if engine.address.dialect == Dialect::MySql && !called.is_empty() {
             // It is done, whoever hears of it: those who wait also look by themselves.
             if let Err(error) = wake(connection, &written).await {

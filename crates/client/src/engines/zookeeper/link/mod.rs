@@ -13,6 +13,7 @@
 //! belief ends before the leader can end the session, also if the follower is cut off from the leader just after that.
 
 mod nodes;
+mod probe;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,7 +22,7 @@ use std::time::Duration;
 
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::task::AbortOnDropHandle;
-use zookeeper_client::{Client, Error, StateWatcher};
+use zookeeper_client::{Client, Connector, Error, StateWatcher};
 
 pub(super) use self::nodes::{Made, Node, Seen, is_simple, token, unexpected};
 use super::address::Address;
@@ -37,6 +38,12 @@ use crate::random;
 /// So many touches in a timeout, and so many of them for one proof.
 const TOUCHES: u32 = 10;
 const TOUCHES_TO_A_PROOF: u32 = 3;
+
+/// If connecting takes longer than this, the servers are probed.
+const PROBE_AFTER: Duration = Duration::from_millis(100);
+
+/// The pause between attempts to close a session that the client crate has given up.
+const CLOSE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// A session.
 #[derive(Debug)]
@@ -119,18 +126,19 @@ impl Link {
         context: &EngineContext,
         sessions: &Arc<Sessions<Self>>,
     ) -> Result<Arc<Self>, EngineError> {
-        let hosts = address.hosts();
-        let mut connector = Client::connector().with_session_timeout(timeout);
-        if let Some(login) = address.login() {
-            connector = connector.with_auth("digest", login.as_bytes());
-        }
+        let (hosts, connector) = (address.hosts(), connector(address, timeout));
         let sent = context.clock.now();
         // Whatever becomes of the runtime of whoever asks, the session is served by ours.
         let connecting = context.runtime.spawn(async move { connector.connect(&hosts).await });
         let connecting = AbortOnDropHandle::new(connecting);
         let connected = async { connecting.await.unwrap_or(Err(Error::ClientClosed)) };
-        let client = within(context, address.limit, connected).await;
-        let client = client.map_err(|fault| fault.error(&address.hosts()))?;
+        let client = tokio::select! {
+            biased;
+            client = within(context, address.limit, connected) => {
+                client.map_err(|fault| fault.error(&address.hosts()))?
+            }
+            error = no_server(address, context) => return Err(error),
+        };
         let answered = context.clock.now();
         let (timeout, margin) = (client.session_timeout(), address.tick / 4);
         let usable = timeout.saturating_sub(timeout / TOUCHES + address.tick + margin);
@@ -154,17 +162,38 @@ impl Link {
             address: address.clone(),
             context: context.clone(),
         });
-        context.runtime.spawn(Self::notice_the_end(Arc::downgrade(&link)));
+        context.runtime.spawn(Self::end_with_client(Arc::downgrade(&link), Arc::downgrade(sessions)));
         context.runtime.spawn(Self::keep_alive(Arc::downgrade(&link), Arc::downgrade(sessions)));
         Ok(link)
     }
 
-    async fn notice_the_end(this: Weak<Self>) {
+    /// Ends a session for us when it has ended for the client crate, and then for the servers.
+    ///
+    /// The crate gives up a session that had no connection for 7/5 of its timeout. The servers may keep it for longer, since a new leader gives
+    /// each session its whole timeout again. Its entries would keep others waiting, though no grant of it is believed in after the deadline.
+    async fn end_with_client(this: Weak<Self>, sessions: Weak<Sessions<Self>>) {
         let Some(mut states) = this.upgrade().map(|link| link.client.state_watcher()) else { return };
         ended(&mut states).await;
-        if let Some(link) = this.upgrade() {
-            tracing::debug!(servers = link.address.hosts(), "a session has ended");
-            link.session.end();
+        let Some(link) = this.upgrade() else { return };
+        tracing::debug!(servers = link.address.hosts(), "a session has ended");
+        link.session.end();
+        let (hosts, clock, believed_until) =
+            (link.address.hosts(), link.context.clock.clone(), link.session.term().deadline());
+        let connector = connector(&link.address, link.session.timeout()).with_fail_eagerly();
+        let connector = connector.with_session(link.client.session().clone());
+        drop(link);
+        if let Some(deadline) = believed_until {
+            // A holder may have until then to stop what the lock protects, also if the session ended for another reason.
+            clock.sleep_until(deadline).await;
+        }
+        while sessions.strong_count() > 0 {
+            match connector.clone().connect(&hosts).await {
+                Err(Error::NoHosts | Error::Timeout) => {
+                    clock.sleep_until(clock.now() + random::jittered(CLOSE_AGAIN_AFTER)).await;
+                }
+                // A client that is dropped closes its session. An error says that the servers have ended it.
+                _ => return,
+            }
         }
     }
 
@@ -300,6 +329,27 @@ impl Link {
 
     pub(super) fn root(&self) -> &Root {
         &self.address.root
+    }
+}
+
+/// How a session is opened, or one that is there is taken up again.
+fn connector(address: &Address, timeout: Duration) -> Connector {
+    let connector = Client::connector().with_session_timeout(timeout);
+    match address.login() {
+        Some(login) => connector.with_auth("digest", login.as_bytes()),
+        None => connector,
+    }
+}
+
+/// Resolves if no server can be reached, and not at all while one of them may answer.
+async fn no_server(address: &Address, context: &EngineContext) -> EngineError {
+    // A server that runs has answered by then, and logs no connection that is closed without a request.
+    context.clock.sleep_until(context.clock.now() + PROBE_AFTER).await;
+    let address = address.clone();
+    let probing = context.runtime.spawn(async move { probe::unreachable(&address).await });
+    match AbortOnDropHandle::new(probing).await {
+        Ok(Some(error)) => error,
+        _ => std::future::pending().await,
     }
 }
 

@@ -9,6 +9,8 @@ use super::{Ear, QUIET, in_time};
 impl Ear {
     /// Hears what is said on a channel of its own, until the connection ends.
     pub(super) async fn hear_postgres(&self, options: PgConnectOptions) -> Result<(), Error> {
+        // The pool hides why it cannot connect, and tries for long where the database is full.
+        in_time(self.link.limit(), self.link.options().connect(self.link.limit())).await?.close().await;
         let channel = format!("tenure_{}", GrantId::random());
         let pool = PgPoolOptions::new()
             .max_connections(1)
