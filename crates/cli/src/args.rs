@@ -24,17 +24,20 @@ Examples:
   tenure run nightly-report -- echo \"one at a time\"
   tenure run --once-per 1m text-messages -- echo \"sent once, however many start this\"
   tenure ls
-  tenure who nightly-report
+  tenure who nightly-report || echo \"nobody holds it\"
 
 `tenure COMMAND --help` says more about one of them.
 
 Exit codes:
   the command's own, or 128+n if signal n ended it
+  1   the lock is free: `who` and `break`
   64  bad usage or bad input
   69  the engine cannot be reached
   73  the engine cannot do what was asked
-  75  the lock was not got, nothing was run
-  76  the lock was lost while the command ran"
+  75  the lock was not acquired, nothing was run; or `break --wait` timed out
+  76  the lock was lost while the command ran
+  77  the engine rejected the login, or a permission is missing
+  78  the URL names a host, a database or a directory that does not exist"
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -43,16 +46,16 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Where the locks are.
+/// Where the locks are. The variables are not the parser's to read: its messages would show the options as given on the command line.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
-    /// The engine, as `file:/var/lib/myapp/locks`, `redis://host:6379/0`, `postgres://user@host/database` or `zookeeper://a,b,c/locks`; `file:` below the user's state directory if nothing is said
-    #[arg(long, global = true, env = "TENURE_URL", hide_env_values = true, value_name = "URL", value_hint = ValueHint::Url)]
-    pub(crate) url: Option<String>,
+    /// The engine, as `file:/var/lib/myapp/locks`, `redis://host:6379/0`, `postgres://user@host/database` or `zookeeper://a,b,c/locks`; `file:` below the user's state directory if nothing is said [env: `TENURE_URL`]
+    #[arg(long, global = true, value_name = "URL", value_hint = ValueHint::Url)]
+    pub(crate) url: Option<OsString>,
 
-    /// The configuration file; else ~/.config/tenure/config.toml or /etc/tenure/config.toml, if there is one
-    #[arg(long, global = true, env = "TENURE_CONFIG", hide_env_values = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// The configuration file; else ~/.config/tenure/config.toml or /etc/tenure/config.toml, if there is one [env: `TENURE_CONFIG`]
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<OsString>,
 }
 
@@ -77,6 +80,8 @@ pub(crate) enum Command {
     ///
     /// On a terminal a table, and the lock's value; else a line for each, its fields separated by tabs: `holder` or `waiter`, mode, token,
     /// label, host, pid, since when, whether it is `present` or `gone`. A lock that nobody holds or waits for is no line at all.
+    ///
+    /// The exit code is 1 if nobody holds the lock; then stderr says that it is free.
     Who(WhoArgs),
     /// Show each change of a lock as it is seen
     ///
@@ -85,11 +90,11 @@ pub(crate) enum Command {
     Watch(WatchArgs),
     /// Ask the holder of a lock to let go, or take the lock away
     ///
-    /// A `tenure run` that is asked to let go kills its command, and exits with 76.
+    /// A `tenure run` that is asked to let go kills its command, and exits with 76. Without --wait this command does not wait for that: a
+    /// holder with a lease hears of it at its next renewal, within a third of its ttl.
     ///
-    /// With --force the engine frees the lock at once, although its holder may still believe that it holds: only fencing tokens protect
-    /// the data then. An engine that cannot do that says which process to end instead, and the exit code is 73. It is 1 if nobody
-    /// holds the lock.
+    /// With --force the engine frees the lock at once, although its holder may still act as the holder: only fencing tokens protect
+    /// the data then. An engine that cannot do that says which process to end instead, and the exit code is 73.
     Break(BreakArgs),
     /// Make the tables that the engine needs, or print how
     ///
@@ -102,6 +107,19 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     /// Print the manual, or write a page for each command to a folder
     Man(ManArgs),
+}
+
+impl Command {
+    /// The lock that it is about.
+    pub(crate) const fn name(&self) -> Option<&LockName> {
+        match self {
+            Self::Run(args) => Some(&args.name),
+            Self::Who(args) => Some(&args.name),
+            Self::Watch(args) => Some(&args.name),
+            Self::Break(args) => Some(&args.name),
+            Self::Ls(_) | Self::Migrate(_) | Self::Completions(_) | Self::Man(_) => None,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -119,8 +137,10 @@ Exit codes:
   64  bad usage or bad input
   69  the engine cannot be reached
   73  the engine cannot do what was asked
-  75  the lock was not got, nothing was run
+  75  the lock was not acquired, nothing was run
   76  the lock was lost while the command ran
+  77  the engine rejected the login, or a permission is missing
+  78  the URL names a host, a database or a directory that does not exist
   126, 127  the command cannot be run, or was not found")]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own, and is set by its name")]
 pub(crate) struct RunArgs {
@@ -131,11 +151,11 @@ pub(crate) struct RunArgs {
     #[arg(last = true, required = true, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 
-    /// How long to wait for the lock; forever if nothing is said
+    /// How long connecting and waiting for the lock may take together; without a limit if no duration is given
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
 
-    /// Do not wait: exit with 75 if somebody else holds it
+    /// Do not wait: exit with 75 if somebody else holds it, with 69 if the engine does not answer within 3s
     #[arg(long)]
     pub(crate) no_wait: bool,
 
@@ -180,7 +200,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "CODE", default_value_t = 0, requires = "once_per")]
     pub(crate) already_run_exit: u8,
 
-    /// Say when the lock was got, with which token, and when it was released; twice, all that the library does
+    /// Say where the lock is, when it was acquired, with which token, and when it was released; twice, all that the library does
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
 
@@ -208,8 +228,13 @@ pub(crate) struct LsArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  tenure who nightly-report
-  tenure who --json nightly-report")]
+  tenure who nightly-report || echo \"nobody holds it\"
+  tenure who --json stuck-job
+
+Exit codes:
+  0   somebody holds the lock
+  1   the lock is free
+  69  the engine cannot be reached")]
 pub(crate) struct WhoArgs {
     /// The lock
     pub(crate) name: LockName,
@@ -228,8 +253,8 @@ pub(crate) struct WatchArgs {
     /// The lock
     pub(crate) name: LockName,
 
-    /// How often to look
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "1s")]
+    /// How often to look: every 10ms at most
+    #[arg(long, value_name = "DURATION", value_parser = watch_interval, default_value = "1s")]
     pub(crate) every: Duration,
 
     /// How long to watch; until it is interrupted, if nothing is said
@@ -244,12 +269,25 @@ pub(crate) struct WatchArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  tenure break stuck-job")]
+  tenure break stuck-job --wait 30s
+
+Exit codes:
+  0   the holders were asked to let go; with --wait, they have
+  1   nobody holds the lock
+  64  bad usage or bad input
+  69  the engine cannot be reached
+  73  the engine cannot do what was asked
+  75  with --wait: a holder has not let go in that time")]
 pub(crate) struct BreakArgs {
     /// The lock
     pub(crate) name: LockName,
 
-    /// Free it at once, although its holder may still believe
+    /// Wait until the present holders have let go: for this long at most, or without a limit if no duration is given
+    #[arg(long, value_name = "DURATION", value_parser = break_wait, conflicts_with = "force")]
+    #[expect(clippy::option_option, reason = "to clap, this is an option whose value may be left out")]
+    pub(crate) wait: Option<Option<Duration>>,
+
+    /// Free the lock at once, although its holder may still act as the holder
     #[arg(long)]
     pub(crate) force: bool,
 
@@ -268,7 +306,9 @@ Examples:
 Exit codes:
   64  bad usage or bad input
   69  the engine cannot be reached
-  73  the engine cannot do what was asked")]
+  73  the engine cannot do what was asked
+  77  the engine rejected the login, or a permission is missing
+  78  the URL names a host or a database that does not exist")]
 pub(crate) struct MigrateArgs {
     /// Print the statements, and do nothing
     #[arg(long)]
@@ -294,6 +334,26 @@ pub(crate) struct ManArgs {
     /// Where to write all pages; it is created if it is not there
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub(crate) folder: Option<PathBuf>,
+}
+
+/// Reads how often to look.
+fn watch_interval(text: &str) -> Result<Duration, String> {
+    const SHORTEST: Duration = Duration::from_millis(10);
+    let interval = duration::parse(text)?;
+    if interval < SHORTEST {
+        return Err(format!("{text} is too short: {} is the shortest", duration::text(SHORTEST)));
+    }
+    Ok(interval)
+}
+
+/// Reads how long to wait, or a name that was written behind an option whose value may be left out.
+fn break_wait(text: &str) -> Result<Duration, String> {
+    duration::parse(text).map_err(|complaint| match LockName::parse(text) {
+        Ok(name) if !text.starts_with(|first: char| first.is_ascii_digit() || first == '-') => {
+            format!("{complaint}; without a limit, write it behind the name: tenure break {name} --wait")
+        }
+        _ => complaint,
+    })
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Which engine, and what else need not be said each time: the command line, then the environment, then a file.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,13 +36,35 @@ pub(crate) struct Config {
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) url: String,
-    /// Whether it was named on the command line or in the environment.
-    given: bool,
+    source: Source,
     /// The configuration file that was named.
     config: Option<PathBuf>,
 }
 
+/// Where the URL of an engine comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// The command line or the environment.
+    Given,
+    ConfigFile,
+    /// Nothing names an engine.
+    Default,
+}
+
 impl Engine {
+    /// Whether this is the `file:` that is used where no engine is named.
+    pub(crate) fn is_implicit(&self) -> bool {
+        self.source == Source::Default
+    }
+
+    /// The engine and its hosts, without the login.
+    pub(crate) fn server(&self) -> String {
+        let location = self.url.split('?').next().unwrap_or_default();
+        let Some((scheme, rest)) = location.split_once("://") else { return location.to_owned() };
+        let authority = rest.split('/').next().unwrap_or_default();
+        format!("{scheme}://{}", authority.rsplit('@').next().unwrap_or_default())
+    }
+
     /// The variables with which a `tenure` inside finds the same one. A URL that stands in a file is not handed on: not everybody may be meant to
     /// read it.
     pub(crate) fn for_those_inside(&self, place: &str) -> impl Iterator<Item = (String, Option<String>)> {
@@ -49,7 +72,8 @@ impl Engine {
         let url = if self.url.starts_with("file:") { place.to_owned() } else { self.url.clone() };
         let absolute = self.config.as_ref().and_then(|path| std::path::absolute(path).ok());
         let config = absolute.and_then(|path| path.to_str().map(str::to_owned));
-        let variables = [("TENURE_URL", self.given.then_some(url)), ("TENURE_CONFIG", config)];
+        let variables =
+            [("TENURE_URL", (self.source == Source::Given).then_some(url)), ("TENURE_CONFIG", config)];
         variables.into_iter().filter_map(|(variable, value)| Some((variable.to_owned(), Some(value?))))
     }
 }
@@ -62,7 +86,7 @@ fn read_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>,
 impl Config {
     /// Reads the file that was named, or the user's, or the host's; nothing if there is none.
     pub(crate) fn load(args: &EngineArgs) -> Result<Self, Failure> {
-        if let Some(path) = &named_file(args) {
+        if let Some(path) = &named_file(args)? {
             return Self::read(path)?
                 .ok_or_else(|| Failure::usage(format!("there is no configuration file {}", path.display())));
         }
@@ -92,25 +116,61 @@ impl Config {
 
     /// The engine that is meant.
     pub(crate) fn engine(&self, args: &EngineArgs) -> Result<Engine, Failure> {
-        let given = not_empty(args.url.as_ref());
-        let url = given.or(self.url.as_ref()).cloned().unwrap_or_else(|| "file:".to_owned());
+        let (url, source) = match (URL.given(args.url.as_ref())?, &self.url) {
+            (Some(given), _) => {
+                let not_text = |_| Failure::usage("the URL of the engine is not valid UTF-8: correct it");
+                (given.into_string().map_err(not_text)?, Source::Given)
+            }
+            (None, Some(url)) => (url.clone(), Source::ConfigFile),
+            (None, None) => ("file:".to_owned(), Source::Default),
+        };
+        if url.trim() != url {
+            // Most often a secret that ends in a line break. It is not printed, since it may have a password in it.
+            return Err(Failure::usage(
+                "the URL of the engine begins or ends with a blank or a line break, which is not part of a URL: remove it",
+            ));
+        }
         if url.starts_with("memory:") {
             // It would lock, and every run would have a lock of its own.
             return Err(Failure::usage(format!(
                 "`{url}` locks within one process, and would keep no run of `tenure` from another: use file: for the processes of this host"
             )));
         }
-        Ok(Engine { url, given: given.is_some(), config: named_file(args) })
+        Ok(Engine { url, source, config: named_file(args)? })
     }
 }
 
-/// A variable that is set to nothing is how many tools unset one.
-fn not_empty(text: Option<&String>) -> Option<&String> {
-    text.filter(|text| !text.is_empty())
+/// A setting that has an option and a variable.
+struct Setting {
+    option: &'static str,
+    variable: &'static str,
+    what: &'static str,
 }
 
-fn named_file(args: &EngineArgs) -> Option<PathBuf> {
-    args.config.as_ref().filter(|path| !path.is_empty()).map(PathBuf::from)
+const URL: Setting =
+    Setting { option: "--url", variable: "TENURE_URL", what: "an engine, as in redis://host:6379 or file:" };
+const CONFIG: Setting =
+    Setting { option: "--config", variable: "TENURE_CONFIG", what: "a configuration file" };
+
+impl Setting {
+    /// What the option or else the variable says. An empty one is refused: it is a secret that was not found, or a typo in a script, and what would
+    /// be used instead may lock less.
+    fn given(&self, option: Option<&OsString>) -> Result<Option<OsString>, Failure> {
+        let (value, name, or) = match option {
+            Some(value) => (Some(value.clone()), self.option, "leave it out"),
+            None => (std::env::var_os(self.variable), self.variable, "unset it"),
+        };
+        match value {
+            Some(value) if value.to_string_lossy().trim().is_empty() => {
+                Err(Failure::usage(format!("{name} is empty: name {}, or {or}", self.what)))
+            }
+            value => Ok(value),
+        }
+    }
+}
+
+fn named_file(args: &EngineArgs) -> Result<Option<PathBuf>, Failure> {
+    Ok(CONFIG.given(args.config.as_ref())?.map(PathBuf::from))
 }
 
 /// Where a configuration file may lie, the first that exists counts.
@@ -133,5 +193,12 @@ mod tests {
         assert!(text("ttl = \"90\"").contains("Write 90s"));
         assert!(text("tll = \"90s\"").contains("unknown field `tll`"));
         assert!(text("ttl = 90").contains("expected a string"));
+    }
+    #[test]
+    fn a_server_is_shown_without_its_login() {
+        let shown = |url: &str| Engine { url: url.to_owned(), source: Source::Given, config: None }.server();
+        assert_eq!(shown("redis://user:pa%40ss@db1:6379,[::1]:1/0?ca=x"), "redis://db1:6379,[::1]:1");
+        assert_eq!(shown("postgres://user:p@ss@db1/shop"), "postgres://db1");
+        assert_eq!(shown("file:/var/lib/tenure?x=y"), "file:/var/lib/tenure");
     }
 }

@@ -7,8 +7,17 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return Err(format!("{text} of what? Write {text}s for seconds, or {text}ms, {text}m, {text}h"));
     }
-    humantime::parse_duration(text)
-        .map_err(|error| format!("{error}; durations look like 500ms, 10s, 1m30s or 2h"))
+    if text.starts_with('-') {
+        return Err(negative(text));
+    }
+    humantime::parse_duration(text).map_err(|error| format!("{error}; {EXAMPLES}"))
+}
+
+const EXAMPLES: &str = "durations look like 500ms, 10s, 1m30s or 2h";
+
+/// What is wrong with a negative value.
+pub(crate) fn negative(text: &str) -> String {
+    format!("{text} is negative; {EXAMPLES}")
 }
 
 /// One for people: no more than two units, and nothing below a second unless that is all there is.
@@ -34,6 +43,7 @@ mod tests {
         assert_eq!(parse("2h 5m"), Ok(Duration::from_mins(125)));
         assert_eq!(parse("90").unwrap_err(), "90 of what? Write 90s for seconds, or 90ms, 90m, 90h");
         assert!(parse("1.5").unwrap_err().contains("1.5s for seconds"));
+        assert!(parse("-5s").unwrap_err().starts_with("-5s is negative"));
         for wrong in ["", "s", "1m30", "-1s", "soon", "99999999999999999999h"] {
             let complaint = parse(wrong).unwrap_err();
             assert!(

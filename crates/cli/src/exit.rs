@@ -1,12 +1,13 @@
 //! Exit codes, which are stable: scripts rely on them. They follow sysexits.h where that has one.
 
+use std::error::Error;
 use std::fmt::Display;
 
 use tenure::{AcquireError, BreakError, ConnectError, EngineError, InspectError, OncePerError};
 
 /// All went well.
 pub(crate) const OK: u8 = 0;
-/// There is nobody whose lock could be broken.
+/// The lock is free: there is no holder to show, or to break it for.
 pub(crate) const NOT_HELD: u8 = 1;
 /// Bad usage, or bad input: `EX_USAGE`.
 pub(crate) const USAGE: u8 = 64;
@@ -16,10 +17,14 @@ pub(crate) const UNREACHABLE: u8 = 69;
 pub(crate) const SYSTEM: u8 = 71;
 /// The engine cannot do what was asked: `EX_CANTCREAT`.
 pub(crate) const CANNOT: u8 = 73;
-/// The lock was not got, and nothing was run: `EX_TEMPFAIL`.
+/// The lock was not acquired, and nothing was run; or its holder did not release it in time: `EX_TEMPFAIL`.
 pub(crate) const NOT_GOT: u8 = 75;
 /// The lock was lost while the command ran: `EX_PROTOCOL`, the next free one.
 pub(crate) const LOST: u8 = 76;
+/// The engine rejected the login or a permission is missing: `EX_NOPERM`.
+pub(crate) const DENIED: u8 = 77;
+/// The URL names a host, a database or a directory that does not exist: `EX_CONFIG`.
+pub(crate) const NO_SUCH_PLACE: u8 = 78;
 /// The command was found and could not be run, as shells have it.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// The command was not found, as shells have it.
@@ -43,6 +48,11 @@ impl Failure {
         Self { code, message: message.to_string() }
     }
 
+    /// An error of the library.
+    fn of(code: u8, error: &(dyn Error + 'static)) -> Self {
+        Self::new(code, with_causes(error))
+    }
+
     pub(crate) fn usage(message: impl Display) -> Self {
         Self::new(USAGE, message)
     }
@@ -52,9 +62,32 @@ impl Failure {
     }
 }
 
+/// The text of an error, and the text of each of its causes that is not part of it already.
+pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let causes = std::iter::successors(error.source(), |cause: &&(dyn Error + 'static)| (*cause).source());
+    for cause in causes.map(ToString::to_string) {
+        if !says(&text, &cause) {
+            text = format!("{text}; cause: {cause}");
+        }
+    }
+    text
+}
+
+/// Whether a text has the words of a cause in it. Client crates put words of their own before and behind the server's.
+fn says(text: &str, cause: &str) -> bool {
+    let (text, cause) = (text.to_lowercase(), cause.to_lowercase());
+    let cause = cause.split(" (os error").next().unwrap_or_default();
+    let cause = cause.split(" at line ").next().unwrap_or_default();
+    let sentences = cause.split(": ").filter(|sentence| sentence.split_whitespace().count() > 2);
+    std::iter::once(cause).chain(sentences).any(|words| text.contains(words))
+}
+
 const fn of_engine(error: &EngineError) -> u8 {
     match error {
         EngineError::Unsupported(_) => CANNOT,
+        EngineError::Denied { .. } => DENIED,
+        EngineError::NotFound { .. } => NO_SUCH_PLACE,
         _ => UNREACHABLE,
     }
 }
@@ -66,7 +99,7 @@ impl From<ConnectError> for Failure {
             ConnectError::Engine(engine) => of_engine(engine),
             _ => SYSTEM,
         };
-        Self::new(code, error)
+        Self::of(code, &error)
     }
 }
 
@@ -78,7 +111,7 @@ impl From<AcquireError> for Failure {
             AcquireError::Engine(engine) => of_engine(engine),
             _ => NOT_GOT,
         };
-        Self::new(code, error)
+        Self::of(code, &error)
     }
 }
 
@@ -88,7 +121,7 @@ impl From<InspectError> for Failure {
             InspectError::Engine(engine) => of_engine(engine),
             _ => USAGE,
         };
-        Self::new(code, error)
+        Self::of(code, &error)
     }
 }
 
@@ -100,7 +133,7 @@ impl From<BreakError> for Failure {
             BreakError::Engine(engine) => of_engine(engine),
             _ => USAGE,
         };
-        Self::new(code, error)
+        Self::of(code, &error)
     }
 }
 
@@ -113,6 +146,43 @@ impl From<OncePerError> for Failure {
             | OncePerError::SuccessInDoubt { error: engine, .. } => of_engine(engine),
             _ => NOT_GOT,
         };
-        Self::new(code, error)
+        Self::of(code, &error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    fn unreachable(message: &str, cause: io::Error) -> ConnectError {
+        let (message, cause) = (message.to_owned(), Some(cause.into()));
+        EngineError::Unreachable { engine: "redis", message, cause }.into()
+    }
+
+    #[test]
+    fn each_text_of_an_error_and_its_causes_is_shown_once() {
+        let refused = || io::Error::from_raw_os_error(111);
+        let hidden = Failure::from(unreachable("10.0.0.1:6379: start the server", refused()));
+        assert_eq!(
+            hidden.message,
+            "redis cannot be reached: 10.0.0.1:6379: start the server; cause: Connection refused (os error 111)"
+        );
+        let shown = Failure::from(unreachable("10.0.0.1:6379: connection refused", refused()));
+        assert_eq!(shown.message, "redis cannot be reached: 10.0.0.1:6379: connection refused");
+        let wrapped =
+            || io::Error::other("error returned from database: role \"app\" does not exist at line 768");
+        let said = Failure::from(unreachable("the login failed: role \"app\" does not exist", wrapped()));
+        assert_eq!(said.message, "redis cannot be reached: the login failed: role \"app\" does not exist");
+        let release = tenure::ReleaseError::from(EngineError::Closed);
+        assert_eq!(with_causes(&release).matches("the client was closed").count(), 1);
+    }
+
+    #[test]
+    fn a_denied_login_and_a_missing_name_have_codes_of_their_own() {
+        let denied = EngineError::Denied { engine: "redis", message: String::new(), cause: None };
+        let missing = EngineError::NotFound { engine: "redis", message: String::new(), cause: None };
+        assert_eq!((of_engine(&denied), of_engine(&missing)), (77, 78));
     }
 }

@@ -4,6 +4,7 @@
 
 mod args;
 mod config;
+mod connection;
 mod duration;
 mod exit;
 mod migrate;
@@ -11,13 +12,14 @@ mod paper;
 mod run;
 mod say;
 mod show;
+mod status;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::process::ExitCode;
 
-use clap::Parser;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser};
 use tenure::{Client, ConnectError};
 
 use crate::args::{Cli, Command};
@@ -36,25 +38,49 @@ pub fn connect(url: String) -> Pin<Box<dyn Future<Output = Result<Client, Connec
 pub fn main(connect: Connect) -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
-            // Help and the version are asked for, and go to stdout.
-            let code = if error.use_stderr() { exit::USAGE } else { exit::OK };
-            let _ = error.print();
-            if error.kind() == ErrorKind::UnknownArgument && forgot_the_dashes() {
-                say::say("write `--` before the command: tenure run NAME -- COMMAND");
-            }
-            return ExitCode::from(code);
-        }
+        Err(error) => return refuse(error),
     };
+    let name = cli.command.name().cloned();
     match dispatch(cli, connect) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             if !failure.message.is_empty() {
-                say::say(&failure.message);
+                // The errors of the library have the whole name in them.
+                say::say(match &name {
+                    Some(name) => failure.message.replace(name.as_str(), &say::short(name)),
+                    None => failure.message,
+                });
             }
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// Prints what is wrong with the command line; or the help or the version, which are no errors and go to stdout.
+fn refuse(mut error: clap::Error) -> ExitCode {
+    let code = if error.use_stderr() { exit::USAGE } else { exit::OK };
+    if let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) {
+        let value = say::shorten(value).into_owned();
+        error.insert(ContextKind::InvalidValue, ContextValue::String(value));
+    }
+    let is_unknown = error.kind() == ErrorKind::UnknownArgument;
+    if let Some(number) = negative_number().filter(|_| is_unknown) {
+        error = Cli::command().error(ErrorKind::ValueValidation, duration::negative(&number));
+    }
+    let _ = error.print();
+    if error.kind() == ErrorKind::UnknownArgument && forgot_the_dashes() {
+        say::say("write `--` before the command: tenure run NAME -- COMMAND");
+    }
+    ExitCode::from(code)
+}
+
+/// A word like `-5s`, which the parser takes for an option.
+fn negative_number() -> Option<String> {
+    let words = std::env::args_os().skip(1).take_while(|word| word != "--");
+    words.map(|word| word.to_string_lossy().into_owned()).find(|word| {
+        let digits = word.strip_prefix('-').unwrap_or_default();
+        digits.starts_with(|first: char| first.is_ascii_digit())
+    })
 }
 
 /// Whether somebody wrote `tenure run job command`.

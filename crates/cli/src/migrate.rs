@@ -1,9 +1,9 @@
 //! `tenure migrate`: the tables of the engines that need some.
 
 use tenure::ConnectError;
-use tenure::blocking::Client;
 
 use crate::args::MigrateArgs;
+use crate::connection::with_client;
 use crate::exit::{Failure, OK};
 use crate::say::{print, say};
 
@@ -16,8 +16,8 @@ pub(crate) fn migrate(url: &str, args: &MigrateArgs) -> Result<u8, Failure> {
     if args.print {
         return print(&format!("{};\n", statements.join(";\n\n")));
     }
-    // Whoever connects makes what is missing.
-    Client::connect(url)?;
+    // A client makes the tables that it misses when it connects.
+    with_client(url, |_| Ok(()))?;
     say("the tables are there");
     Ok(OK)
 }

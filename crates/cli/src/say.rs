@@ -1,19 +1,39 @@
-//! What is said to people, on stderr, a line at a time. Stdout belongs to the command that is run, or to what was asked for.
+//! Messages for people, on stderr, a line at a time. Stdout belongs to the command that is run, or to the output of `tenure` itself.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
+use tenure::LockName;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::exit::{Failure, OK};
+use crate::status;
 
-/// Says one thing. That nobody listens is no reason to fail.
+/// Prints a message. A stderr that cannot be written to is no reason to fail.
 pub(crate) fn say(text: impl AsRef<str>) {
-    let _ = writeln!(io::stderr().lock(), "tenure: {}", text.as_ref());
+    let mut stderr = io::stderr().lock();
+    status::erase(&mut stderr);
+    // In one piece: other processes may write to the same terminal or log.
+    let _ = stderr.write_all(format!("tenure: {}\n", text.as_ref()).as_bytes());
 }
 
-/// Prints what was asked for. A reader that has gone away, as `head` does, has what it wanted: then there is nothing more to do.
+/// A lock's name as messages show it: the first 60 characters, if it is longer.
+pub(crate) fn short(name: &LockName) -> Cow<'_, str> {
+    shorten(name.as_str())
+}
+
+/// The first 60 characters of a text, and `…` if it is longer.
+pub(crate) fn shorten(text: &str) -> Cow<'_, str> {
+    const LONGEST: usize = 60;
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
+        None => Cow::Borrowed(text),
+    }
+}
+
+/// Prints output to stdout. A reader that has gone away, as `head` does, ends the command without an error.
 pub(crate) fn print(text: &str) -> Result<u8, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -28,16 +48,31 @@ pub(crate) fn print_json(value: &serde_json::Value) -> Result<u8, Failure> {
     print(&format!("{value}\n"))
 }
 
-/// Shows what the library warns of, from this level on.
+/// Prints the library's log from this level on.
 pub(crate) fn log(level: LevelFilter) {
+    let writer = || {
+        status::erase(&mut io::stderr().lock());
+        io::stderr()
+    };
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(io::stderr)
+        .with_writer(writer)
         .with_ansi(io::stderr().is_terminal())
         .with_target(false)
         .without_time()
-        // That nobody listens is no reason to panic.
+        // A stderr that cannot be written to is no reason to panic.
         .log_internal_errors(false);
-    // We tell of a lost lock in our own words.
-    let quietly = Targets::new().with_default(level).with_target("tenure::lost", LevelFilter::OFF);
-    tracing_subscriber::registry().with(lines).with(quietly).init();
+    // The command reports a lost lock in its own words.
+    let targets = Targets::new().with_default(level).with_target("tenure::lost", LevelFilter::OFF);
+    tracing_subscriber::registry().with(lines).with(targets).init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_shortened_and_a_short_one_is_not() {
+        assert_eq!(shorten(&"x".repeat(60)), "x".repeat(60));
+        assert_eq!(shorten(&"ü".repeat(61)), "ü".repeat(60) + "…");
+    }
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, WaitOptions};
 use tenure::clock::BootTime;
-use tenure::{GuardState, Lost, LostReason, OncePerError, Release, ReleaseError};
+use tenure::{Client, GuardState, Lost, LostReason, OncePerError, Release, ReleaseError};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::job::{Got, Held, Job, Talk};
-use super::order::Why;
+use super::order::{End, Why};
 use super::shift::{Ended, Shift};
 use super::signals::{self, Came, Heard, Signals, Whom};
 use super::terminal::Terminal;
@@ -35,6 +35,14 @@ struct Finish {
     code: u8,
     /// The keyboard's signal that ended it, if one did.
     keyboard: Option<(Signal, Whom)>,
+    leave: Leave,
+}
+
+/// Whether the process waits for the engine before it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leave {
+    WhenClosed,
+    AtOnce,
 }
 
 /// How waiting for something ended.
@@ -46,14 +54,12 @@ enum Waited<T> {
 
 impl Finish {
     const fn code(code: u8) -> Self {
-        Self { code, keyboard: None }
+        Self { code, keyboard: None, leave: Leave::WhenClosed }
     }
 
     fn interrupted(came: Came) -> Self {
-        Self {
-            code: exit::of_signal(came.signal as i32),
-            keyboard: came.of_the_keyboard().map(|signal| (signal, Whom::Itself)),
-        }
+        let keyboard = came.of_the_keyboard().map(|signal| (signal, Whom::Itself));
+        Self { keyboard, ..Self::code(exit::of_signal(came.signal as i32)) }
     }
 }
 
@@ -67,7 +73,10 @@ impl Front {
         });
         let minder = self.minder;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let finish = runtime.map_err(|error| Failure::system("no runtime", error))?.block_on(self.go());
+        let runtime = runtime.map_err(|error| Failure::system("no runtime", error))?;
+        let finish = runtime.block_on(self.go());
+        // A lookup of a host that the name server does not answer is not waited for.
+        runtime.shutdown_background();
         // The socket is closed, so it ends; and whoever is our parent may not be one that waits for it.
         let _ = rustix::process::waitpid(Some(minder), WaitOptions::empty());
         let finish = finish?;
@@ -80,53 +89,93 @@ impl Front {
     async fn go(self) -> Result<Finish, Failure> {
         let Self { job, connect, signals, terminal, minder, socket } = self;
         let mut signals = signals.listen()?;
-        let began = BootTime::now();
-        let client = match interruptible(&mut signals, connect(job.engine.url.clone())).await {
+        let client = match interruptible(&mut signals, job.connect(connect)).await {
             Waited::Got(client) => client?,
             Waited::Interrupted(came) => return Ok(Finish::interrupted(came)),
         };
-        let waiting = Waiting::new(&client, &job.name, job.talk);
-        let got = match interruptible(&mut signals, waiting.show_while(job.get(&client))).await {
-            Waited::Got(Ok(got)) => got,
-            Waited::Got(Err(not_got)) => return Err(not_got.or_who_holds(&client, &job).await),
-            Waited::Interrupted(came) => {
-                // What had been begun is undone before we go.
-                let _ = client.close().await;
-                return Ok(Finish::interrupted(came));
+        let attempt = Attempt { job: &job, client: &client, terminal, minder, socket: &socket };
+        let finish = attempt.run(&mut signals).await;
+        // Every way that begins with a connection ends here: what was begun at the engine is undone before the process ends.
+        if !matches!(finish, Ok(Finish { leave: Leave::AtOnce, .. })) {
+            // Signals do not end this: a terminal that is closed sends two of them.
+            let closed = tokio::time::timeout(CLOSE_LIMIT, client.close()).await;
+            if job.talk >= Talk::Verbose && !matches!(closed, Ok(Ok(()))) {
+                let message = "the engine has not confirmed that it has forgotten this run's request for";
+                say(format!("{message} `{}`: it ends with its lease", job.title()));
             }
+        }
+        finish
+    }
+}
+
+/// All that is done with a client: the wait for the lock, the command, the release.
+struct Attempt<'a> {
+    job: &'a Job,
+    client: &'a Client,
+    terminal: Option<Terminal>,
+    minder: Pid,
+    socket: &'a UnixStream,
+}
+
+impl Attempt<'_> {
+    async fn run(self, signals: &mut Heard) -> Result<Finish, Failure> {
+        let Self { job, client, terminal, minder, socket } = self;
+        let place = client.engine().place();
+        if job.talk >= Talk::Verbose {
+            say(format!("the lock `{}` is at {place}", job.title()));
+        }
+        if job.once.is_some() && job.engine.is_implicit() && job.talk >= Talk::Normal {
+            say(format!(
+                "`{}` runs once on this host only, since no engine is named and its lock is at {place}: for several hosts, name one with --url or \
+                 TENURE_URL; --url file: says that one host is meant",
+                job.title()
+            ));
+        }
+        let waiting = Waiting::new(client, job);
+        let got = match interruptible(signals, waiting.show_while(job.get(client))).await {
+            Waited::Got(Ok(got)) => got,
+            Waited::Got(Err(not_got)) => return Err(not_got.or_who_holds(client, job).await),
+            Waited::Interrupted(came) => return Ok(Finish::interrupted(came)),
         };
         let held = match got {
             Got::Held(held) => held,
-            Got::AlreadyRun { ago } => return Ok(Finish::code(already_run(&job, ago))),
+            Got::AlreadyRun { ago } => return Ok(Finish::code(already_run(job, ago))),
         };
         if job.talk >= Talk::Verbose {
-            let (guard, waited) = (held.guard(), duration::text(BootTime::now().since(began)));
+            let (guard, waited) = (held.guard(), duration::text(BootTime::now().since(job.began)));
             let token = guard.token().map_or_else(|| "no token".to_owned(), |token| format!("token {token}"));
-            say(format!("got `{}` in mode {} with {token} after {waited}", job.name, guard.mode()));
+            say(format!("got `{}` in mode {} with {token} after {waited}", job.title(), guard.mode()));
         }
-        let place = client.engine().place();
-        let mut shift = Shift::new(&job, held.guard(), &place, &mut signals, terminal, minder, &socket)?;
+        let mut shift = Shift::new(job, held.guard(), &place, signals, terminal, minder, socket)?;
         let ended = shift.work().await?;
         drop(shift);
-        let (keyboard, code) = (ended.keyboard, ended.end.code);
-        let mut handing_back = pin!(hand_back(&job, held, ended));
+        let (keyboard, why_lost) = (ended.keyboard, why_lost(job, &held, &ended));
+        let code = if why_lost.is_some() { exit::LOST } else { ended.end.code };
+        let lost = why_lost
+            .map(|why| format!("the lock on `{}` is lost: {why}; the command was ended", job.title()));
+        let mut handing_back = pin!(hand_back(job, held, ended.end, lost.clone()));
         if let Ok(code) = tokio::time::timeout(RELEASE_PATIENCE, &mut handing_back).await {
-            return Ok(Finish { code: code?, keyboard });
+            return Ok(Finish { keyboard, ..Finish::code(code?) });
         }
-        // The engine does not answer. Whoever does not want to wait for it need not.
-        let code = match interruptible(&mut signals, handing_back).await {
-            Waited::Got(code) => code?,
+        // The engine does not answer. A signal ends the wait for it.
+        match interruptible(signals, handing_back).await {
+            Waited::Got(code) => Ok(Finish { keyboard, ..Finish::code(code?) }),
             Waited::Interrupted(_) => {
+                if let Some(lost) = lost {
+                    say(lost);
+                }
                 say(format!(
                     "the release of `{}` is not confirmed: it is free when its lease ends",
-                    job.name
+                    job.title()
                 ));
-                code
+                Ok(Finish { code, keyboard, leave: Leave::AtOnce })
             }
-        };
-        Ok(Finish { code, keyboard })
+        }
     }
 }
+
+/// How long closing the client may take: only an engine that does not answer takes as long.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// So long a release may take before a signal ends the waiting for it.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
@@ -146,7 +195,7 @@ fn already_run(job: &Job, ago: Duration) -> u8 {
         let (ago, period) = (duration::text(ago), duration::text(once.period));
         say(format!(
             "`{}` was already begun {ago} ago, and is for once per {period}: nothing was run",
-            job.name
+            job.title()
         ));
     }
     once.already_run
@@ -168,28 +217,31 @@ async fn interruptible<T>(signals: &mut Heard, what: impl Future<Output = T>) ->
     }
 }
 
-/// Releases, and says how it all went.
-async fn hand_back(job: &Job, held: Held, Ended { end, lost, .. }: Ended) -> Result<u8, Failure> {
-    let name = &job.name;
-    let why_told = match (end.why, held.guard().state()) {
+/// Why the lock was lost before the command had ended by itself, if it was.
+fn why_lost(job: &Job, held: &Held, Ended { end, lost, .. }: &Ended) -> Option<String> {
+    match (end.why, held.guard().state()) {
         (Why::Deadline, GuardState::Held) if job.max_hold.is_some() => Some(reason_text(LostReason::MaxHold)),
         (Why::Deadline, GuardState::Lost(reason)) => Some(reason_text(reason)),
         (Why::Deadline, _) => Some("it could not be renewed in time".to_owned()),
         (Why::ByItself | Why::Lost, _) => lost.map(reason_text),
-    };
+    }
+}
+
+/// Releases, and says how it all went.
+async fn hand_back(job: &Job, held: Held, end: End, lost: Option<String>) -> Result<u8, Failure> {
+    let name = job.title();
     if job.talk >= Talk::Verbose && !end.left.is_empty() {
         let pids: Vec<_> = end.left.iter().map(ToString::to_string).collect();
         let left = "the command left processes running, which";
         say(format!("{left} `{name}` does not cover any more: {}", pids.join(", ")));
     }
-    let succeeded = end.code == 0 && why_told.is_none();
+    let succeeded = end.code == 0 && lost.is_none();
     let released = match held {
         Held::Turn(run) if succeeded => run.succeeded().await.map_err(Unreleased::from),
         Held::Turn(run) => run.failed().await.map_err(Unreleased::from),
         Held::Lock(guard) => guard.release().await.map_err(Unreleased::from),
     };
-    if let Some(why) = why_told {
-        let message = format!("the lock on `{name}` is lost: {why}; the command was ended");
+    if let Some(message) = lost {
         return Err(Failure::new(exit::LOST, message));
     }
     match released {
@@ -224,7 +276,7 @@ enum Unreleased {
 
 impl From<ReleaseError> for Unreleased {
     fn from(error: ReleaseError) -> Self {
-        Self::InDoubt(error.to_string())
+        Self::InDoubt(exit::with_causes(&error))
     }
 }
 
@@ -232,7 +284,7 @@ impl From<OncePerError> for Unreleased {
     fn from(error: OncePerError) -> Self {
         match error {
             OncePerError::Lost(lost) => Self::Lost(lost),
-            error => Self::InDoubt(error.to_string()),
+            error => Self::InDoubt(exit::with_causes(&error)),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! What is to be done, and how the lock for it is got.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use tenure::clock::BootTime;
 use tenure::{
     AcquireError, Capability, Client, Guard, LockName, LockRequest, Mode, OncePerError, Record, Run, Ttl,
     Turn, Wait, WhenLost,
@@ -12,14 +14,16 @@ use super::order::Limits;
 use super::waiting::{self, Ourselves};
 use crate::args::RunArgs;
 use crate::config::{Config, Engine};
-use crate::duration;
 use crate::exit::{self, Failure};
+use crate::{Connect, duration, say};
 
 /// What is to be done.
 pub(super) struct Job {
     pub(super) name: LockName,
     mode: Mode,
     wait: Wait,
+    /// When the run began: the time to connect is part of the time to wait.
+    pub(super) began: BootTime,
     ttl: Duration,
     pub(super) max_hold: Option<Duration>,
     /// How long before the end of the lock the command is told to end.
@@ -51,12 +55,16 @@ pub(super) enum Talk {
 /// Below this there is no time to end a command in.
 const SHORTEST: Duration = Duration::from_secs(1);
 
+/// How long connecting may take with `--no-wait`.
+const NO_WAIT_CONNECT: Duration = Duration::from_secs(3);
+
 impl Job {
     pub(super) fn new(args: RunArgs, config: Config, engine: Engine) -> Result<Self, Failure> {
         let ttl = args.ttl.or(config.ttl).unwrap_or(Ttl::DEFAULT.get());
         Ttl::new(ttl).map_err(Failure::usage)?;
         let wait = match args.wait.or(config.wait) {
             _ if args.no_wait => Wait::Try,
+            Some(Duration::ZERO) => Wait::Try,
             Some(limit) => Wait::For(limit),
             None => Wait::Forever,
         };
@@ -73,6 +81,7 @@ impl Job {
             name: args.name,
             mode: if args.shared { Mode::SHARED } else { args.mode },
             wait,
+            began: BootTime::now(),
             ttl,
             max_hold: args.max_hold,
             grace: grace(args.grace, ttl, args.max_hold)?,
@@ -89,6 +98,37 @@ impl Job {
         })
     }
 
+    /// The lock's name, as messages show it.
+    pub(super) fn title(&self) -> Cow<'_, str> {
+        say::short(&self.name)
+    }
+
+    /// Connects, within the time that the run may wait.
+    pub(super) async fn connect(&self, connect: Connect) -> Result<Client, Failure> {
+        let connecting = connect(self.engine.url.clone());
+        let (limit, advice) = match self.wait {
+            Wait::For(limit) => (limit, "wait longer with --wait"),
+            Wait::Try => (NO_WAIT_CONNECT, "wait for it with --wait"),
+            _ => return Ok(connecting.await?),
+        };
+        let Ok(connected) = tokio::time::timeout(limit, connecting).await else {
+            let (server, limit) = (self.engine.server(), duration::text(limit));
+            let message = format!(
+                "{server} did not answer within {limit}: check that the server is up and the URL is right, or {advice}; nothing was run"
+            );
+            return Err(Failure::new(exit::UNREACHABLE, message));
+        };
+        Ok(connected?)
+    }
+
+    /// How long to wait for the lock from now on.
+    fn wait_left(&self) -> Wait {
+        match self.wait {
+            Wait::For(limit) => Wait::For(limit.saturating_sub(BootTime::now().since(self.began))),
+            wait => wait,
+        }
+    }
+
     fn request(&self, client: &Client) -> LockRequest {
         let place = client.engine().place();
         let request = match self.around.owner_of(&place, &self.name) {
@@ -96,7 +136,7 @@ impl Job {
             Some(owner) => client.owner_with_id(owner).lock(&self.name).require(Capability::SharedOwners),
             None => client.owner().lock(&self.name),
         };
-        let request = request.mode(self.mode).ttl(self.ttl).wait(self.wait).label(&self.label);
+        let request = request.mode(self.mode).ttl(self.ttl).wait(self.wait_left()).label(&self.label);
         // Whatever ends it: not before the command is gone.
         let request = request.when_lost(WhenLost::Keep);
         match self.max_hold {
@@ -187,15 +227,17 @@ impl NotGot {
             Self::Lock(error) | Self::Turn(OncePerError::Acquire(error)) => error,
             Self::Turn(error) => return error.into(),
         };
-        let how = match &error {
-            AcquireError::Busy { .. } => "is not free".to_owned(),
-            AcquireError::TimedOut { waited, .. } => {
-                format!("did not become free within {}", duration::text(*waited))
+        let how = match (&error, job.wait) {
+            (AcquireError::Busy { .. }, _) => "is not free".to_owned(),
+            // The error says how long the engine waited, which is less by the time that connecting took.
+            (AcquireError::TimedOut { .. }, Wait::For(limit)) => {
+                format!("did not become free within {}", duration::text(limit))
             }
             _ => return error.into(),
         };
-        let held = waiting::held_by(client, &job.name, Ourselves::Gone).await;
-        Failure::new(exit::NOT_GOT, format!("`{}` {how}{held}: nothing was run", job.name))
+        let held = client.inspect(&job.name).await;
+        let held = held.map(|info| waiting::held_by(&info, client, Ourselves::Gone)).unwrap_or_default();
+        Failure::new(exit::NOT_GOT, format!("`{}` {how}{held}: nothing was run", job.title()))
     }
 }
 

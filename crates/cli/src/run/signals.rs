@@ -152,8 +152,12 @@ impl Source {
     /// Hands on what has come; whether anybody listens.
     fn hand_on(&self) -> bool {
         let hand_on = self.hand_on.lock().unwrap_or_else(PoisonError::into_inner);
+        let ourselves = rustix::process::getpid().as_raw_pid().cast_unsigned();
         while let Some(came) = self.signals.next() {
-            let _ = hand_on.send(came);
+            // What this process sends to its group is not for its command.
+            if came.from != Some(ourselves) {
+                let _ = hand_on.send(came);
+            }
         }
         !hand_on.is_closed()
     }
@@ -181,17 +185,18 @@ pub(super) fn stop(whom: Whom) {
 /// Sends a signal, and has it do to this process what it does by default. A shell that runs a script goes on with it unless its child *died*
 /// of the keyboard's signal.
 pub(super) fn send(signal: Signal, whom: Whom) {
-    // A core of ours is not of interest to anybody.
+    // A core dump of this process is of no use.
     let _ = rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    if let (Whom::Group, Some(number)) = (whom, rustix::process::Signal::from_named_raw(signal as i32)) {
+        // The thread that reads signals may take this process's own copy.
+        let _ = rustix::process::kill_current_process_group(number);
+    }
+    // This one is for the calling thread alone, so nothing else can take it. It is still blocked, and so are both copies: this process stops
+    // once, and the signal that continues it discards the other copy.
+    let _ = nix::sys::signal::raise(signal);
     let mut set = SigSet::empty();
     set.add(signal);
-    // Nobody has ever changed what it does.
+    // It has its default action: nothing in this process has changed it.
     let _ = set.thread_unblock();
-    let number = rustix::process::Signal::from_named_raw(signal as i32);
-    let _ = match (number, whom) {
-        (Some(number), Whom::Itself) => rustix::process::kill_process(rustix::process::getpid(), number),
-        (Some(number), Whom::Group) => rustix::process::kill_current_process_group(number),
-        (None, _) => Ok(()),
-    };
     let _ = set.thread_block();
 }

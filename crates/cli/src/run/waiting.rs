@@ -1,38 +1,51 @@
-//! While one waits: for whom, and for how long.
+//! What is shown while a run waits for its lock: the holder, the time, and an engine that cannot be reached.
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::fmt::Write;
-use std::io::IsTerminal;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tenure::clock::BootTime;
-use tenure::{Client, LockName, Presence};
+use tenure::{Client, EngineError, InspectError, LockInfo, Presence};
 
-use super::job::Talk;
+use super::job::{Job, Talk};
 use crate::duration;
+use crate::exit;
 use crate::say::say;
 use crate::show;
+use crate::status::StatusLine;
 
-/// Shows, on stderr, who holds the lock that is waited for.
+/// Shows, on stderr, who holds the lock that a run waits for.
 pub(super) struct Waiting<'a> {
     client: &'a Client,
-    name: &'a LockName,
-    talk: Talk,
+    job: &'a Job,
+    /// The last that was seen of the lock.
+    seen: RefCell<Seen>,
 }
 
-/// Whoever waits less than this need not be told why.
+/// What a look at the lock found, in words that follow `waiting for X`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Seen {
+    /// It was not looked at yet.
+    #[default]
+    Nothing,
+    Lock(String),
+    /// It could not be looked at.
+    Outage(String),
+}
+
+/// A shorter wait needs no explanation.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// How often the line is brought up to date.
+/// Between two looks, and between two draws of the line.
 const REFRESH: Duration = Duration::from_secs(1);
 
 impl<'a> Waiting<'a> {
-    pub(super) const fn new(client: &'a Client, name: &'a LockName, talk: Talk) -> Self {
-        Self { client, name, talk }
+    pub(super) fn new(client: &'a Client, job: &'a Job) -> Self {
+        Self { client, job, seen: RefCell::default() }
     }
 
-    /// Shows it for as long as that takes.
+    /// Shows it until the given future is done.
     pub(super) async fn show_while<T>(&self, what: impl Future<Output = T>) -> T {
         tokio::select! {
             biased;
@@ -44,43 +57,84 @@ impl<'a> Waiting<'a> {
     async fn show(&self) -> Infallible {
         let began = BootTime::now();
         tokio::time::sleep(PATIENCE).await;
-        if std::io::stderr().is_terminal() && self.talk >= Talk::Normal {
-            let line = Line::new();
-            loop {
-                if !in_foreground() {
-                    line.0.set_draw_target(ProgressDrawTarget::hidden());
-                    tokio::time::sleep(REFRESH).await;
-                    continue;
-                }
-                line.0.set_draw_target(ProgressDrawTarget::stderr());
-                let held = held_by(self.client, self.name, Ourselves::Waiting).await;
+        if let Some(line) = StatusLine::open().filter(|_| self.job.talk >= Talk::Normal) {
+            let draw = || {
                 let waited = duration::text(BootTime::now().since(began).max(Duration::from_secs(1)));
-                line.0.set_message(format!("waiting for `{}` for {waited}{held}", self.name));
-                line.0.tick();
-                tokio::time::sleep(REFRESH).await;
+                let seen = self.seen.borrow();
+                line.draw(&format!("waiting for `{}` for {waited}{}", self.job.title(), seen.text()));
+            };
+            let keep_drawing = async {
+                loop {
+                    tokio::time::sleep(REFRESH).await;
+                    draw();
+                }
+            };
+            // The time goes on while an engine does not answer.
+            tokio::select! {
+                never = self.look(|_, _| draw()) => match never {},
+                () = keep_drawing => {}
             }
         }
-        if self.talk >= Talk::Verbose {
-            say(format!(
-                "waiting for `{}`{}",
-                self.name,
-                held_by(self.client, self.name, Ourselves::Waiting).await
-            ));
+        if self.job.talk >= Talk::Verbose {
+            self.look(|before, now| {
+                if let Some(message) = message(before, now) {
+                    say(format!("waiting for `{}`{message}", self.job.title()));
+                }
+            })
+            .await;
         }
         std::future::pending().await
     }
+
+    /// Looks at the lock again and again, and reports each look with the one before.
+    async fn look(&self, report: impl Fn(&Seen, &Seen)) -> Infallible {
+        loop {
+            let seen = match self.client.inspect(&self.job.name).await {
+                Ok(info) => Seen::Lock(held_by(&info, self.client, Ourselves::Waiting)),
+                Err(error) => Seen::Outage(outage(&error)),
+            };
+            let before = self.seen.replace(seen.clone());
+            report(&before, &seen);
+            tokio::time::sleep(REFRESH).await;
+        }
+    }
 }
 
-/// Whether we are one of those who wait.
+impl Seen {
+    fn text(&self) -> &str {
+        match self {
+            Self::Nothing => "",
+            Self::Lock(text) | Self::Outage(text) => text,
+        }
+    }
+}
+
+/// What a log says of two looks: the first, and the beginning and the end of each outage.
+fn message<'s>(before: &Seen, now: &'s Seen) -> Option<&'s str> {
+    match (before, now) {
+        (Seen::Lock(_), Seen::Lock(_)) | (Seen::Outage(_), Seen::Outage(_)) => None,
+        _ => Some(now.text()),
+    }
+}
+
+fn outage(error: &InspectError) -> String {
+    match error {
+        InspectError::Engine(EngineError::Unreachable { engine, .. }) => {
+            format!(": {engine} cannot be reached, retrying")
+        }
+        error => format!(": {}", exit::with_causes(error)),
+    }
+}
+
+/// Whether this run is one of the waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ourselves {
     Waiting,
     Gone,
 }
 
-/// `: held by …`, or nothing if nobody is seen to hold it.
-pub(super) async fn held_by(client: &Client, name: &LockName, ourselves: Ourselves) -> String {
-    let Ok(info) = client.inspect(name).await else { return String::new() };
+/// `: held by …`, or nothing if no holder is seen.
+pub(super) fn held_by(info: &LockInfo, client: &Client, ourselves: Ourselves) -> String {
     let now = client.clock().wall();
     let mut holders = info.present_holders();
     let Some(first) = holders.next() else { return String::new() };
@@ -97,27 +151,18 @@ pub(super) async fn held_by(client: &Client, name: &LockName, ourselves: Ourselv
     text
 }
 
-/// Whether the terminal is ours to draw on, and not the prompt's of a shell that has sent us to the background.
-fn in_foreground() -> bool {
-    rustix::termios::tcgetpgrp(std::io::stderr()) == Ok(rustix::process::getpgrp())
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The line on the terminal. It is gone when this is.
-struct Line(ProgressBar);
-
-impl Line {
-    fn new() -> Self {
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        bar.set_style(
-            ProgressStyle::with_template("{spinner} {wide_msg}")
-                .unwrap_or_else(|_| ProgressStyle::default_spinner()),
-        );
-        Self(bar)
-    }
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
+    #[test]
+    fn an_outage_is_logged_once_and_so_is_its_end() {
+        let lock = || Seen::Lock(": held by a".into());
+        let outage = || Seen::Outage(": redis cannot be reached, retrying".into());
+        assert_eq!(message(&Seen::Nothing, &lock()), Some(": held by a"));
+        assert_eq!(message(&lock(), &lock()), None);
+        assert_eq!(message(&lock(), &outage()), Some(": redis cannot be reached, retrying"));
+        assert_eq!(message(&outage(), &outage()), None);
+        assert_eq!(message(&outage(), &lock()), Some(": held by a"));
     }
 }

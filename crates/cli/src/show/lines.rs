@@ -66,8 +66,8 @@ pub(super) fn member(role: &str, member: &Member) -> String {
         role.to_owned(),
         member.mode.to_string(),
         or_nothing(member.token),
-        or_nothing(member.label.as_deref().map(clean)),
-        or_nothing(member.host.as_deref().map(clean)),
+        part(member.label.as_deref()),
+        part(member.host.as_deref()),
         or_nothing(member.pid),
         or_nothing(member.since.map(date)),
         if member.presence == Presence::Present { "present" } else { "gone" }.to_owned(),
@@ -83,10 +83,15 @@ pub(super) fn change(lock: &LockInfo, now: SystemTime) -> String {
     format!("{}\t{state}\ttoken {token}\t{} waiting\n", date(now), present(&lock.waiters))
 }
 
-/// `label@host:pid`, without blanks.
+/// `label@host:pid`.
 fn short(member: &Member) -> String {
-    let part = |text: Option<&String>| or_nothing(text.map(|text| clean(text).replace([' ', ','], "_")));
-    format!("{}@{}:{}", part(member.label.as_ref()), part(member.host.as_ref()), or_nothing(member.pid))
+    let (label, host) = (part(member.label.as_deref()), part(member.host.as_deref()));
+    format!("{label}@{host}:{}", or_nothing(member.pid))
+}
+
+/// A label or a host, alike in every line. A comma separates holders, and is escaped.
+fn part(text: Option<&str>) -> String {
+    or_nothing(text.map(|text| clean(text).replace(',', "\\,")))
 }
 
 #[cfg(test)]
@@ -107,6 +112,15 @@ mod tests {
     #[test]
     fn nobody_else_moves_our_cursor() {
         assert_eq!(clean("a\tb\u{1b}[2J\nü"), "a\\tb\\u{1b}[2J\\nü");
+    }
+
+    #[test]
+    fn a_label_is_the_same_in_every_line() {
+        let mut held = lock(7, true);
+        held.holders[0].label = Some("night shift, db1".into());
+        assert!(members(&held).contains("\tnight shift\\, db1\t"));
+        assert!(locks(&[held.clone()]).contains("\tnight shift\\, db1@-:-\t"));
+        assert!(change(&held, SystemTime::UNIX_EPOCH).contains("\theld by night shift\\, db1@-:-\t"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use tenure::{LockInfo, Member, Presence};
 
 use super::lines::{clean, hex, or_nothing};
 use super::{describe, present};
+use crate::say::short;
 
 pub(super) fn locks(locks: &[LockInfo], now: SystemTime) -> String {
     let mut table = new_table(&["LOCK", "MODE", "HELD BY", "TOKEN", "WAITING"]);
@@ -28,7 +29,7 @@ pub(super) fn locks(locks: &[LockInfo], now: SystemTime) -> String {
 pub(super) fn lock(lock: &LockInfo, now: SystemTime) -> String {
     let mut text = String::new();
     if lock.holders.is_empty() && lock.waiters.is_empty() {
-        let _ = writeln!(text, "{} is free", lock.name);
+        let _ = writeln!(text, "`{}` is free", short(&lock.name));
     } else {
         let mut table = new_table(&["", "MODE", "WHO", "TOKEN"]);
         for (role, members) in [("holds", &lock.holders), ("waits", &lock.waiters)] {
@@ -68,7 +69,7 @@ mod tests {
     fn a_lock_is_shown_with_all_that_is_known_of_it() {
         let now = SystemTime::UNIX_EPOCH;
         let mut free = LockInfo::free(LockName::parse("a").unwrap());
-        assert_eq!(lock(&free, now), "a is free\n");
+        assert_eq!(lock(&free, now), "`a` is free\n");
         free.value = Value { bytes: "page 7".into(), in_doubt: true };
         assert!(lock(&free, now).ends_with("value: page 7 (in doubt: a holder that could write it died)\n"));
         let mut member = Member::new(GrantId::from_u128(1), OwnerId::from_u128(2), Mode::Ex);

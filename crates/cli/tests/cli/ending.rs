@@ -62,7 +62,7 @@ impl Race {
             drop(lock);
             let guard = client.lock("job").acquire().unwrap();
             let alive_then = alive();
-            guard.release().unwrap();
+            let _ = guard.release().unwrap();
             [alive_at_once, alive_then].concat()
         });
         assert!(pids.iter().all(|pid| is_alive(*pid)));

@@ -24,8 +24,8 @@ fn each_way_not_to_run_has_its_code() {
         .run(&["run", "--no-wait", "busy", "--", "echo"])
         .expect(75, "`busy` is not free: held by sleep (pid ");
     place
-        .run(&["run", "--wait", "10ms", "busy", "--", "echo"])
-        .expect(75, "did not become free within 10ms: held by");
+        .run(&["run", "--wait", "2s", "busy", "--", "echo"])
+        .expect(75, "did not become free within 2s: held by");
     place.run(&["run", "--mode", "PW", "job", "--", "echo"]).expect(73, "does not offer mode PW");
     // Before the lock is waited for.
     place.run(&["run", "busy", "--", "no-such-program"]).expect(127, "there is no program `no-such-program`");
@@ -68,12 +68,51 @@ fn bad_input_is_64_and_says_what_to_do() {
         (vec!["run", "--spread", "1m", "job", "--", "echo"], "--once-per"),
         (vec!["run", "--url", "gopher://x", "job", "--", "echo"], "is not an engine"),
         (vec!["run", "--url", "file:x?fair=true", "job", "--", "echo"], "has no option `fair`"),
+        (vec!["run", "--wait", "-5s", "job", "--", "echo"], "-5s is negative; durations look like"),
+        (vec!["run", "--wait=-5s", "job", "--", "echo"], "-5s is negative; durations look like"),
+        (vec!["run", "--ttl", "-1", "job", "--", "echo"], "-1 is negative; durations look like"),
+        (vec!["break", "job", "--wait", "-5s"], "-5s is negative; durations look like"),
+        (vec!["break", "--wait", "job"], "tenure break job --wait"),
+        (vec!["break", "--wait", "--force", "job"], "cannot be used with"),
+        (vec!["watch", "--every", "0s", "job"], "0s is too short: 10ms is the shortest"),
+        (vec!["watch", "--every", "9ms", "job"], "9ms is too short"),
         (vec!["who"], "required"),
         (vec!["who", "a\nb"], "no control characters"),
         (vec!["frobnicate"], "unrecognized subcommand"),
     ] {
         place.run(&arguments).expect(64, said);
     }
+}
+
+/// The environment names the engine here.
+#[test]
+fn usage_does_not_ask_for_what_the_environment_says() {
+    let place = Place::new();
+    for arguments in [vec!["run", "job"], vec!["who"], vec!["break"]] {
+        let done = place.run(&arguments).expect(64, "Usage: tenure ");
+        assert!(!done.err.contains("--url"), "{}", done.err);
+    }
+}
+
+#[test]
+fn an_overlong_name_is_shortened_in_messages() {
+    let place = Place::new();
+    let (long, shown) = ("long/".repeat(100), format!("`{}…`", "long/".repeat(12)));
+    let _holder = place.hold(&long);
+    for (arguments, code) in [
+        (vec!["run", "--no-wait", &long, "--", "true"], 75),
+        (vec!["run", "--wait", "2s", &long, "--", "true"], 75),
+        (vec!["run", "--mode", "PW", &long, "--", "true"], 73),
+        (vec!["break", "--force", &long], 73),
+        (vec!["break", &long], 0),
+    ] {
+        let done = place.run(&arguments).expect(code, "");
+        assert!(!done.err.contains(&long), "{}", done.err);
+        assert!(code == 73 || done.err.contains(&shown), "{}", done.err);
+    }
+    let too_long = "x".repeat(600);
+    let done = place.run(&["who", &too_long]).expect(64, &format!("'{}…'", "x".repeat(60)));
+    assert!(!done.err.contains(&too_long), "{}", done.err);
 }
 
 #[test]
@@ -116,11 +155,12 @@ fn stdin_and_the_environment_are_the_commands() {
 }
 
 #[test]
-fn it_says_when_it_got_the_lock_if_it_is_asked_to() {
+fn it_says_where_the_lock_is_and_when_it_got_it_if_it_is_asked_to() {
     let place = Place::new();
     let done = place
         .run(&["run", "-v", "job", "--", "echo", "hi"])
-        .expect(0, "tenure: got `job` in mode EX with token ");
+        .expect(0, "tenure: got `job` in mode EX with token ")
+        .expect(0, &format!("tenure: the lock `job` is at {}\n", place.url()));
     assert!(done.err.contains("tenure: released `job`\n") && done.out == "hi\n", "{done:?}");
     assert_eq!(place.run(&["run", "job", "--", "echo", "hi"]).err, "");
 }

@@ -1,10 +1,12 @@
 //! The command, as its users have it: real processes, real terminals, real locks.
 
 mod config;
+mod connecting;
 mod databases;
 mod ending;
 mod exits;
 mod help;
+mod leftovers;
 mod nested;
 mod once;
 mod place;

@@ -115,5 +115,5 @@ fn what_is_wrong_is_said_with_a_code_of_its_own() {
     place.run(&["run", "job", "--", "echo", "never"]).expect(69, "does not answer");
     place.run(&["ls"]).expect(69, "does not answer");
     Place::with_locks_at("redis://a,b").run(&["ls"]).expect(64, "several servers");
-    Place::with_locks_at("redlock://a,b").run(&["ls"]).expect(64, "odd number");
+    Place::with_locks_at("redlock://a,b").run(&["ls"]).expect(64, "an even number");
 }

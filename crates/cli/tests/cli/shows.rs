@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use serde_json::Value;
-use tenure_testkit::eventually;
+use tenure_testkit::{Etcd, MariaDb, Postgres, Redis, ZooKeeper, eventually};
 
 use crate::place::{Pids, Place, code_of};
 
@@ -26,7 +26,7 @@ fn lists_are_lines_with_tabs() {
 #[test]
 fn who_holds_and_who_waits_are_lines_with_tabs() {
     let place = Place::new();
-    assert_eq!(place.run(&["who", "job"]).expect(0, "").out, "");
+    assert_eq!(place.run(&["who", "job"]).expect(1, "`job` is free").out, "");
     let holder = place.hold("job");
     let waiter = place.start(&["run", "--label", "the\tnext", "--shared", "job", "--", "true"]);
     eventually("it to wait", || place.waiters("job") == 1);
@@ -43,11 +43,12 @@ fn who_holds_and_who_waits_are_lines_with_tabs() {
 #[test]
 fn all_of_it_is_json_for_those_who_ask() {
     let place = Place::new();
-    let json = |arguments: &[&str]| -> Value {
-        serde_json::from_str(&place.run(arguments).expect(0, "").out).unwrap()
+    let with_code = |code: i32, arguments: &[&str]| -> Value {
+        serde_json::from_str(&place.run(arguments).expect(code, "").out).unwrap()
     };
+    let json = |arguments: &[&str]| with_code(0, arguments);
     assert_eq!(json(&["ls", "--json"]), serde_json::json!([]));
-    assert_eq!(json(&["who", "--json", "job"])["held"], false);
+    assert_eq!(with_code(1, &["who", "--json", "job"])["held"], false);
     let mut holder = place.hold("job");
     let listed = json(&["ls", "--json"]);
     assert_eq!((&listed[0]["name"], &listed[0]["held"]), (&Value::from("job"), &Value::from(true)));
@@ -70,10 +71,68 @@ fn a_lock_is_broken_if_somebody_holds_it() {
     let mut holder = place.hold("job");
     place.run(&["break", "--force", "job"]).expect(73, &format!("end process {}", holder.pid()));
     assert!(place.is_held("job"));
-    let broken = place.run(&["break", "job"]).expect(0, "");
+    let broken = place.run(&["break", "job"]).expect(0, "with --wait, this command waits for that");
     assert!(broken.out.starts_with("holder\tEX\t"), "{}", broken.out);
     assert_eq!(code_of(&mut holder), Some(76));
     place.run(&["run", "--no-wait", "job", "--", "true"]).expect(0, "");
+}
+
+/// The holder is stopped: it does not hear that it is to let go before it is continued.
+#[test]
+fn a_break_waits_for_the_holders_if_it_is_asked_to() {
+    let place = Place::new();
+    let mut holder = place.hold("job");
+    holder.pause();
+    let late =
+        place.run(&["break", "job", "--wait", "50ms"]).expect(75, "`job` is still held by sleep (pid ");
+    assert!(late.out.starts_with("holder\tEX\t") && !late.err.contains("with --wait"), "{late:#?}");
+    let late = place.run(&["break", "--json", "--wait=50ms", "job"]).expect(75, "");
+    assert_eq!(serde_json::from_str::<Value>(&late.out).unwrap()["gone"], false);
+    let mut waiting = place.start(&["break", "job", "--wait"]);
+    eventually("it to wait", || waiting.log().contains("holder\tEX\t"));
+    assert!(waiting.exit_status().is_none());
+    holder.resume();
+    assert_eq!(code_of(&mut waiting), Some(0), "{}", waiting.log());
+    assert!(!place.is_held("job"));
+    place.run(&["break", "--wait", "10s", "job"]).expect(1, "`job` is not held by anybody");
+}
+
+/// What `break` was told of the holders is what is seen of them later, on every engine whose holders can be asked.
+#[test]
+fn a_break_waits_for_the_holders_on_every_engine() {
+    let mut urls = vec![
+        Redis::shared().url(),
+        Postgres::shared().url(),
+        MariaDb::shared().url(),
+        ZooKeeper::shared().url(),
+    ];
+    if cfg!(feature = "etcd") {
+        urls.push(Etcd::shared().url());
+    }
+    std::thread::scope(|scope| {
+        for url in urls {
+            scope.spawn(move || {
+                let place = Place::with_locks_at(&url);
+                let mut holder = place.start(&["run", "--ttl", "6s", "broken", "--", "sleep", "1000"]);
+                eventually("the lock to be held", || place.is_held("broken"));
+                place.run(&["break", "broken", "--wait"]).expect(0, "");
+                assert!(!place.is_held("broken"), "{url}");
+                assert_eq!(code_of(&mut holder), Some(76), "{url}: {}", holder.log());
+            });
+        }
+    });
+}
+
+/// The next holder is not one of those that were asked.
+#[test]
+fn a_break_does_not_wait_for_the_next_holder() {
+    let place = Place::new();
+    let _holder = place.hold("job");
+    let mut next = place.start(&["run", "job", "--", "sleep", "1000"]);
+    eventually("it to wait", || place.waiters("job") == 1);
+    place.run(&["break", "job", "--wait"]).expect(0, "");
+    eventually("the next one to hold it", || place.is_held("job"));
+    assert!(next.exit_status().is_none(), "{}", next.log());
 }
 
 #[test]

@@ -227,6 +227,55 @@ fn who_waits_sees_for_whom() {
     assert_eq!(terminal.wait().code(), Some(0));
 }
 
+/// Redrawn in place, cut to the width of the terminal, and erased at the end.
+#[test]
+fn the_waiting_line_is_one_line() {
+    let wait_at = |columns: u16, label: &str| {
+        let place = Place::new();
+        let holder = place.start(&["run", "--label", label, "job", "--", "sleep", "1000"]);
+        eventually("the lock to be held", || place.is_held("job"));
+        let waiter = place.tenure(&["run", "job", "--", "echo", "my turn"]);
+        let mut terminal = Terminal::start_with_columns(columns, &waiter);
+        for _ in 0..6 {
+            terminal.wait_for("waiting for `job` for ");
+            let screen = terminal.screen();
+            assert_eq!(screen.len(), 1, "{columns} columns, {label}: {screen:#?}");
+        }
+        drop(holder);
+        assert_eq!(terminal.wait().code(), Some(0));
+        eventually("the line to be erased", || terminal.screen() == ["my turn"]);
+    };
+    std::thread::scope(|scope| {
+        for columns in [30, 50, 100, 200] {
+            for label in ["job", "夜間バッチ処理の長い名前"] {
+                scope.spawn(move || wait_at(columns, label));
+            }
+        }
+    });
+}
+
+/// A message does not end up in the middle of the line, nor on top of it.
+#[test]
+fn a_message_takes_the_place_of_the_waiting_line() {
+    let place = Place::new();
+    let holder = place.hold("job");
+    let waiter = place.tenure(&["run", "-v", "job", "--", "echo", "my turn"]);
+    let mut terminal = Terminal::start(&waiter);
+    terminal.wait_for("waiting for `job` for 1s");
+    drop(holder);
+    assert_eq!(terminal.wait().code(), Some(0));
+    eventually("all of it", || terminal.screen().len() == 4);
+    let screen = terminal.screen();
+    for (line, start) in screen.iter().zip([
+        "tenure: the lock `job` is at file:",
+        "tenure: got `job`",
+        "my turn",
+        "tenure: released `job`",
+    ]) {
+        assert!(line.starts_with(start), "{screen:#?}");
+    }
+}
+
 #[test]
 fn who_is_interrupted_while_it_waits_goes_at_once() {
     let place = Place::new();
@@ -260,7 +309,8 @@ fn lists_are_tables() {
         terminal.wait_for(text);
     }
     let mut terminal = Terminal::start(&place.tenure(&["who", "another"]));
-    terminal.wait_for("another is free");
+    terminal.wait_for("`another` is free");
+    assert_eq!(terminal.wait().code(), Some(1));
     let mut terminal = Terminal::start(&place.tenure(&["ls", "nothing"]));
     terminal.wait_for("no lock is held or waited for");
 }
