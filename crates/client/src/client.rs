@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tenure_table::{LockName, OwnerId};
@@ -216,7 +217,10 @@ impl Client {
         tokio::select! {
             biased;
             () = thread.finished() => {}
-            () = &mut give_up => return Err(CloseError { unconfirmed: thread.unfinished() }),
+            () = &mut give_up => {
+                self.shared.close_gave_up.store(true, Ordering::Release);
+                return Err(CloseError { unconfirmed: thread.unfinished() });
+            }
         }
         if let Some(close) = self.shared.close_engine() {
             // All is released. What is left of the engine may end in the background.

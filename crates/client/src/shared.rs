@@ -19,7 +19,7 @@ use crate::operation::Operation;
 use crate::owner::{Reentry, Releasing};
 use crate::random;
 use crate::telemetry::Telemetry;
-use crate::thread::ClientThread;
+use crate::thread::{ClientThread, DROP_LIMIT};
 
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     /// Raised when the client is closed; every acquire's `cancel` hangs on it.
     pub(crate) closing: Cancellation,
     engine_closed: AtomicBool,
+    /// `close` has waited for the releases as long as it may: the drop does not wait again.
+    pub(crate) close_gave_up: AtomicBool,
     pub(crate) thread: ClientThread,
 }
 
@@ -49,6 +51,7 @@ impl Shared {
             reentry: Arc::default(),
             closing: Cancellation::new(),
             engine_closed: AtomicBool::new(false),
+            close_gave_up: AtomicBool::new(false),
             thread,
         });
         shared.thread.handle().spawn(crate::keeper::keep(Arc::downgrade(&shared)));
@@ -155,7 +158,8 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let close = self.close_engine().unwrap_or_else(|| Box::pin(async {}));
-        self.thread.end_with(close);
+        let limit = if *self.close_gave_up.get_mut() { Duration::ZERO } else { DROP_LIMIT };
+        self.thread.end_with(close, limit);
     }
 }
 

@@ -70,15 +70,15 @@ impl ClientThread {
         &self.handle
     }
 
-    /// Ends the thread, with this as its last work. Waits for unfinished work, for [`DROP_LIMIT`] at most.
-    pub(crate) fn end_with(&mut self, last: LastWork) {
+    /// Ends the thread, with this as its last work. Waits for unfinished work, for `limit` at most.
+    pub(crate) fn end_with(&mut self, last: LastWork, limit: Duration) {
         let is_unfinished = self.handle.unfinished() > 0;
         if let Some(end) = self.end.take() {
             let _ = end.send(last);
         }
         if is_unfinished && thread::current().id() != self.id {
             let drained = self.drained.get_mut().unwrap_or_else(PoisonError::into_inner);
-            let _ = drained.recv_timeout(DROP_LIMIT);
+            let _ = drained.recv_timeout(limit);
         }
     }
 }

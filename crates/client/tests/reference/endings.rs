@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::clock::ManualClock;
+use tenure::clock::{BootTime, ManualClock};
 use tenure::{Capability, Ended, GuardState, LostReason, Release, ReleaseError, Wait, blocking};
 
 use crate::engine::Store;
@@ -60,6 +60,19 @@ async fn the_drop_of_the_last_client_finishes_its_releases() {
     drop(guard);
     drop(client);
     assert!(other.lock("a").try_acquire().await.unwrap().is_some());
+}
+
+/// The drop of the last client waits for two seconds. After `close` has waited in vain, it must not.
+#[tokio::test]
+async fn a_client_that_could_not_be_closed_does_not_wait_again_when_it_is_dropped() {
+    let still = Still::new();
+    let guard = still.hold("a").await;
+    still.store.set_unreachable(true);
+    assert_eq!(still.client.clone().close().await.unwrap_err().unconfirmed, 1);
+    drop(guard);
+    let before = BootTime::now();
+    drop(still);
+    assert!(BootTime::now() < before + Duration::from_secs(2));
 }
 
 #[test]
