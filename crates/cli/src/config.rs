@@ -194,6 +194,7 @@ mod tests {
         assert!(text("tll = \"90s\"").contains("unknown field `tll`"));
         assert!(text("ttl = 90").contains("expected a string"));
     }
+
     #[test]
     fn a_server_is_shown_without_its_login() {
         let shown = |url: &str| Engine { url: url.to_owned(), source: Source::Given, config: None }.server();

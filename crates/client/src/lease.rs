@@ -28,7 +28,7 @@ impl Ttl {
     pub const MIN: Self = Self(Duration::from_millis(100));
     /// The longest: beyond it, a dead holder would block for days. A holder that lives renews.
     pub const MAX: Self = Self(Duration::from_hours(24));
-    /// The default, 30 seconds: longer than a garbage collection or a leader election, and short enough for a person who waits.
+    /// The default, 30 seconds: longer than a garbage collection or a leader election, and short enough to wait for.
     pub const DEFAULT: Self = Self(Duration::from_secs(30));
 
     /// Checks a duration and makes it a ttl.

@@ -43,7 +43,7 @@ fn a_silent_server_does_not_make_a_run_wait_longer_than_it_may() {
     });
 }
 
-/// A wait goes on through an outage, and whoever looks at the terminal sees why it lasts.
+/// A wait goes on through an outage, and the terminal shows the reason.
 #[test]
 fn an_outage_shows_in_the_waiting_line() {
     let mut zookeeper = ZooKeeper::start();

@@ -264,7 +264,7 @@ async fn a_place_before_one_of_the_releasing_client_is_kept_and_ends() {
     let _ = held.release().await.unwrap();
     assert_eq!(redis.command(&["LINDEX", "tenure:queue:a", "0"]), deaf);
     assert_ne!(redis.command(&["PTTL", "tenure:queue:a"]), "-1", "it stays for ever");
-    let _ = within(PATIENCE, "who waits gets it", waiting).await.unwrap().unwrap().release().await.unwrap();
+    let _ = within(PATIENCE, "the waiter gets it", waiting).await.unwrap().unwrap().release().await.unwrap();
 }
 
 /// A queue that is lost is formed again: nobody stands beside it for ever.

@@ -366,7 +366,7 @@ impl Link {
         }
         let (send, state) = watch::channel(State::Opening);
         let link = self.clone();
-        // By a task of its own: whoever asked first need not go on asking. It ends when nobody wants the connection any more, since its timer
+        // By a task of its own: the first caller may go away. It ends when nobody wants the connection any more, since its timer
         // ends with the client.
         runtime.spawn(async move {
             let opened = tokio::select! {
