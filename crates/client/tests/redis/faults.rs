@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::{AcquireError, Client, ConnectError, EngineError, GuardState, LostReason, Release, Wait};
+use tenure::{AcquireError, Client, ConnectError, EngineError, Guard, GuardState, LostReason, Release, Wait};
 use tenure_testkit::{Persistence, Proxy, Redis, eventually, free_port};
 
 use crate::{LONG, connect, refusal};
@@ -439,4 +439,32 @@ fn a_runtime_without_drivers_can_lock() {
         assert!(client.as_async().lock("a").try_acquire().await.unwrap().is_none());
         let _ = guard.release().await.unwrap();
     });
+}
+
+/// The client's own connection may still lead to the master that was, which does not know the locks of the new one. Its "not held" is
+/// not believed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_demoted_master_does_not_deny_what_the_new_one_has_granted() {
+    let (old, new) = (Redis::start(), Redis::start());
+    let network = Proxy::to(old.addr());
+    let client = connect(&format!("redis://{}", network.addr())).await;
+    let renewed = |guard: &Guard| {
+        let deadline = guard.deadline();
+        eventually("it is renewed", || {
+            assert_eq!(guard.check(), Ok(()));
+            guard.deadline() > deadline
+        });
+    };
+    let ttl = Duration::from_secs(6);
+    let before = client.lock("before").ttl(ttl).acquire().await.unwrap();
+    // By then, the client's own connection is open as well as that of this runtime.
+    renewed(&before);
+    assert_eq!(before.release().await.unwrap(), Release::Released);
+    network.lead_new_ones_to(new.addr());
+    old.command(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
+    let guard = client.lock("a").ttl(ttl).acquire().await.unwrap();
+    assert!(new.command(&["GET", "a"]).contains(&guard.grant().to_string()));
+    renewed(&guard);
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(new.command(&["EXISTS", "a"]), "0");
 }

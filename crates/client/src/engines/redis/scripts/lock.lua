@@ -8,6 +8,14 @@
 -- TOKEN is `?` in a lock that was taken without a script, until its first renewal writes it down, and `-` where there is none.
 -- Anything else is somebody else's lock. The other keys are named in the scripts and not passed in: they follow from this one, and
 -- each that is passed costs half as much as a call.
+--
+-- A master that has become a replica goes on answering what needs no write, and does not know the locks of the new master. So "not held" is
+-- said behind a write that changes nothing: a replica refuses that, and the client then looks for the master.
+local function not_held(answer)
+  redis.call('DEL', 'tenure:nothing')
+  return answer
+end
+
 local function is_mine(held)
   return held and string.find(held, grant, 9, true) == 9
 end

@@ -14,4 +14,4 @@ local was_first = redis.call('LINDEX', queue, '0') == grant
 if leave_queue(grant) then
   if was_first and redis.call('EXISTS', key) == 1 then promote() else serve() end
 end
-return freed and 1 or 0
+return freed and 1 or not_held(0)

@@ -2,7 +2,7 @@
 -- held; -1 if the start is noted down; else how long ago (ms) the start was that stands in its way.
 --
 -- A start is the time of Redis at which it was, and the id. It is forgotten when its window has passed.
-if not holds() then return false end
+if not holds() then return not_held(false) end
 local now, ago, window = now_ms(), tonumber(ARGV[2]), tonumber(ARGV[3])
 local start, noted = 'tenure:start:' .. key, now - ago
 local last, id = string.match(redis.call('GET', start) or '', '^(%d+) (%S+)$')

@@ -20,4 +20,4 @@ if is_many(held) then
     return 1
   end
 end
-return 0
+return not_held(0)

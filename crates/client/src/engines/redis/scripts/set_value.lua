@@ -1,5 +1,5 @@
 -- ARGV: grant, bytes. 1 if they were written, 0 if the grant is not held.
-if not holds() then return 0 end
+if not holds() then return not_held(0) end
 if ARGV[2] == '' then
   redis.call('DEL', value)
 else
