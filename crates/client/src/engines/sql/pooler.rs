@@ -8,9 +8,19 @@ use super::fault::{Fault, POOLED, What};
 use super::link::Link;
 use crate::sql::Dialect;
 
-/// How often one is asked which session it is in, after both were in one: a pool that gives out what it had back last, or what it had
-/// back first, or any, shows it by then.
-const ASKED: usize = 4;
+/// Which of the two connections is asked each time for the session that it is in. A pool that gives out the session that it had back last
+/// shows itself when they take turns, and one that gives them out in a circle when they do not. The more are asked, the less it matters
+/// that other clients of the pool come in between: a pool stays unseen only if it gives each of the two its own session every time.
+const ASKED: [Asked; 16] = {
+    use Asked::{One, Other};
+    [One, Other, One, One, Other, Other, One, Other, Other, One, Other, One, One, Other, One, Other]
+};
+
+#[derive(Clone, Copy)]
+enum Asked {
+    One,
+    Other,
+}
 
 /// Refuses such a proxy. With MySQL, there is nothing to ask: such proxies give an answer of their own.
 pub(super) async fn refuse(link: &Link) -> Result<(), Fault> {
@@ -31,16 +41,16 @@ pub(super) async fn refuse(link: &Link) -> Result<(), Fault> {
 }
 
 async fn is_pooled(one: &mut Connection, other: &mut Connection) -> Result<bool, Error> {
-    if session(one, "").await? == session(other, "").await? {
+    let (of_one, of_other) = (session(one).await?, session(other).await?);
+    if of_one == of_other {
         return Ok(true);
     }
-    // Both at once: then there are two sessions to give out.
-    let first = session(one, "BEGIN; ").await?;
-    session(other, "BEGIN; ").await?;
-    one.plain("COMMIT").await?;
-    other.plain("COMMIT").await?;
-    for _ in 0..ASKED {
-        if session(one, "").await? != first {
+    for asked in ASKED {
+        let (connection, before) = match asked {
+            Asked::One => (&mut *one, of_one),
+            Asked::Other => (&mut *other, of_other),
+        };
+        if session(connection).await? != before {
             return Ok(true);
         }
     }
@@ -48,7 +58,7 @@ async fn is_pooled(one: &mut Connection, other: &mut Connection) -> Result<bool,
 }
 
 /// In which session a connection is. Not prepared: of two who prepare a statement in the same session, the second is refused.
-async fn session(connection: &mut Connection, before: &str) -> Result<i64, Error> {
-    let answers = connection.batch(format!("{before}SELECT pg_backend_pid()::bigint")).await?;
+async fn session(connection: &mut Connection) -> Result<i64, Error> {
+    let answers = connection.batch("SELECT pg_backend_pid()::bigint".to_owned()).await?;
     answers.iter().flatten().next().ok_or(Error::RowNotFound)?.int(0)
 }
