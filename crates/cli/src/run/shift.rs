@@ -225,8 +225,14 @@ impl<'a> Shift<'a> {
         }
     }
 
-    /// We were continued: so is the command, unless the minder finds that the deadline has passed.
+    /// We were continued: so is the command, unless the minder finds that the deadline has passed. A signal that came while both were
+    /// stopped goes first: a shell's `kill %1` ends a stopped job that would only ask for the terminal, and stop again, when it is continued.
     fn resume(&mut self) {
+        while let Some(came) = self.signals.by_now() {
+            if came.signal != Signal::SIGCONT {
+                self.pass_on(came);
+            }
+        }
         let terminal = self.terminal.as_ref().is_some_and(|tty| tty.was_given() && tty.is_ours());
         self.order(&Order::Continue { terminal });
     }

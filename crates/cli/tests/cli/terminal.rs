@@ -153,8 +153,9 @@ fn a_job_that_was_stopped_for_too_long_is_killed_and_not_continued() {
 fn a_job_that_was_sent_to_the_background_ends_there() {
     let place = Place::new();
     let mut terminal = shell(&place);
-    std::fs::write(place.path("job.sh"), "echo started; until [ -e go ]; do sleep 0.05; done; kill -9 $$")
-        .unwrap();
+    // It starts no program that Ctrl-Z could stop before its `exec`: a `vfork` does not return before that, and the job would never stop.
+    assert!(place.program("mkfifo").arg("go").status().unwrap().success());
+    std::fs::write(place.path("job.sh"), "echo started; read line < go; kill -9 $$").unwrap();
     terminal.type_keys("tenure run job -- sh job.sh\n");
     terminal.wait_for("started");
     terminal.type_keys("\x1a");
@@ -166,7 +167,7 @@ fn a_job_that_was_sent_to_the_background_ends_there() {
     terminal.wait_for("here");
     terminal.type_keys("one\n");
     terminal.wait_for("one\r\none");
-    std::fs::write(place.path("go"), "").unwrap();
+    std::fs::write(place.path("go"), "go\n").unwrap();
     eventually("it to end", || !place.is_held("job"));
     terminal.type_keys("two\n");
     terminal.wait_for("two\r\ntwo");
@@ -176,7 +177,7 @@ fn a_job_that_was_sent_to_the_background_ends_there() {
 fn a_stopped_job_that_the_shell_ends_leaves_the_shell_its_terminal() {
     let place = Place::new();
     let mut terminal = shell(&place);
-    std::fs::write(place.path("job.sh"), "echo started; sleep 1000").unwrap();
+    std::fs::write(place.path("job.sh"), "echo started; read line").unwrap();
     terminal.type_keys("tenure run job -- sh job.sh\n");
     terminal.wait_for("started");
     terminal.type_keys("\x1a");
