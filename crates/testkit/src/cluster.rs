@@ -81,7 +81,7 @@ impl<T: DerefMut<Target = Server>> Cluster<T> {
         let serves = self.serves;
         for member in &mut self.members {
             let port = member.port();
-            member.process.wait_until_ready(|| serves(port));
+            member.process().wait_until_ready(|| serves(port));
         }
     }
 

@@ -16,7 +16,7 @@ use crate::port::{free_port, loopback};
 use crate::process::{self, Process};
 use crate::server::{Server, is_a_server};
 use crate::wait::DEFAULT_LIMIT;
-use crate::{client, program};
+use crate::{client, program, shared};
 
 mod cluster;
 
@@ -57,7 +57,7 @@ impl EtcdBuilder {
     pub fn start(self) -> Etcd {
         let member = Member::new(1);
         let process = self.process("etcd", process::folder("tenure-etcd-"), &member, &member.as_peer());
-        Etcd(Server::new("etcd", process, member.port, None, is_healthy))
+        Etcd(Server::new(Etcd::NAME, process, member.port, None, is_healthy))
     }
 
     /// Starts the process only. `peers` are all members of its cluster, itself among them.
@@ -104,6 +104,13 @@ pub struct Etcd(Server);
 is_a_server!(Etcd);
 
 impl Etcd {
+    pub(crate) const NAME: &str = "etcd";
+
+    /// One for many tests at once.
+    pub(crate) fn to_share() -> Self {
+        Self::start()
+    }
+
     /// An etcd that stands alone.
     ///
     /// # Panics
@@ -119,7 +126,7 @@ impl Etcd {
         EtcdBuilder::default()
     }
 
-    /// One etcd for all tests of a test binary, each of which uses names of its own.
+    /// One etcd for all tests of a run, or of this test program if it was started by itself. Each test uses names of its own.
     ///
     /// It cannot be killed or paused, since these need a `&mut`.
     ///
@@ -127,8 +134,8 @@ impl Etcd {
     ///
     /// As [`EtcdBuilder::start`].
     pub fn shared() -> &'static Self {
-        static SHARED: OnceLock<&Etcd> = OnceLock::new();
-        SHARED.get_or_init(|| Self::start().leak())
+        static SHARED: OnceLock<Etcd> = OnceLock::new();
+        SHARED.get_or_init(|| shared::of_this_run(Self::NAME, is_healthy).map_or_else(Self::to_share, Self))
     }
 
     /// Lets it live as long as this process, for a test binary whose tests share several. Its folder

@@ -22,7 +22,7 @@
 //!
 //! | to have | use |
 //! | --- | --- |
-//! | a Redis of one's own, or one for all tests of a binary | [`Redis::start`], [`Redis::builder`], [`Redis::shared`] |
+//! | a Redis of one's own, or one for all tests of a run | [`Redis::start`], [`Redis::builder`], [`Redis::shared`] |
 //! | a PostgreSQL or a MariaDB, in the same ways | [`Postgres`], [`MariaDb`] |
 //! | a ZooKeeper or an etcd, in the same ways | [`ZooKeeper`], [`Etcd`] |
 //! | three of these that are one | [`ZooKeeperCluster`], [`EtcdCluster`] |
@@ -64,6 +64,7 @@ mod proxy;
 mod redis;
 mod resp;
 mod server;
+mod shared;
 mod spawner;
 mod sql;
 mod terminal;
@@ -87,6 +88,7 @@ pub use proxy::Proxy;
 pub use redis::{Persistence, Redis, RedisBuilder};
 pub use resp::RedisConnection;
 pub use server::Server;
+pub use shared::serve_a_run;
 pub use terminal::Terminal;
 pub use user::unprivileged;
 pub use wait::{Condition, eventually, eventually_within};

@@ -14,7 +14,7 @@ use crate::faketime::Faketime;
 use crate::port::{free_port, loopback};
 use crate::process::{self, Process};
 use crate::server::{Server, is_a_server};
-use crate::{client, program, sql, user};
+use crate::{client, program, shared, sql, user};
 
 /// The user that Debian's package makes, since MariaDB refuses to be root.
 const USER: &str = "mysql";
@@ -23,6 +23,9 @@ const DATABASE: &str = "tenure";
 
 /// Small files, which are made quickly. They must be of the same size when it is set up and when it starts.
 const SMALL: [&str; 2] = ["--innodb-log-file-size=8M", "--innodb-buffer-pool-size=16M"];
+
+/// Many tests at once, each with some clients, have more than the usual 151.
+const MANY_CONNECTIONS: &str = "--max-connections=500";
 
 /// What sort of MariaDB to start; see [`MariaDb::builder`].
 #[derive(Clone, Debug, Default)]
@@ -82,7 +85,7 @@ impl MariaDbBuilder {
             (command, faketime) = (changed, Some(clock));
         }
         let process = Process::start("MariaDB", folder, user::run_as(USER, command)).guarded(SERVER, "");
-        MariaDb(Server::new("MariaDB", process, port, faketime, answers))
+        MariaDb(Server::new(MariaDb::NAME, process, port, faketime, answers))
     }
 
     fn command(&self, folder: &Path, port: u16) -> Command {
@@ -110,6 +113,13 @@ pub struct MariaDb(Server);
 is_a_server!(MariaDb);
 
 impl MariaDb {
+    pub(crate) const NAME: &str = "MariaDB";
+
+    /// One for many tests at once.
+    pub(crate) fn to_share() -> Self {
+        Self::builder().arg(MANY_CONNECTIONS).start()
+    }
+
     /// A MariaDB as it comes.
     ///
     /// # Panics
@@ -125,7 +135,7 @@ impl MariaDb {
         MariaDbBuilder::default()
     }
 
-    /// One MariaDB for all tests of a test binary, each of which uses names of its own.
+    /// One MariaDB for all tests of a run, or of this test program if it was started by itself. Each test uses names of its own.
     ///
     /// It cannot be killed, paused or stepped, since all of these need a `&mut`.
     ///
@@ -133,8 +143,8 @@ impl MariaDb {
     ///
     /// As [`MariaDbBuilder::start`].
     pub fn shared() -> &'static Self {
-        static SHARED: OnceLock<&MariaDb> = OnceLock::new();
-        SHARED.get_or_init(|| Self::start().leak())
+        static SHARED: OnceLock<MariaDb> = OnceLock::new();
+        SHARED.get_or_init(|| shared::of_this_run(Self::NAME, answers).map_or_else(Self::to_share, Self))
     }
 
     /// Lets it live as long as this process, for a test binary whose tests share several. Its folder

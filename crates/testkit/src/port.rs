@@ -1,14 +1,16 @@
 //! Free ports on loopback.
 //!
-//! A port is handed out once in the life of this process, so that parallel tests do not meet on one, and
-//! it lies *below* the range from which the kernel takes the ports of outgoing connections. Were it inside,
+//! A port is handed out once in the life of this process, and not to another process that lives at the same time:
+//! parallel tests and parallel test programs do not meet on one, also while its server is killed. And it lies *below* the range from which the kernel takes the ports of outgoing connections. Were it inside,
 //! then a client that keeps connecting to a killed server could be given the server's own port, connect
 //! to itself, and keep the server from coming back.
 
-use std::collections::HashSet;
 use std::fs;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Range;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{self, UnixListener};
 use std::process;
 use std::sync::{Mutex, PoisonError};
 
@@ -24,10 +26,11 @@ static HANDED_OUT: Mutex<Option<Ports>> = Mutex::new(None);
 struct Ports {
     range: Range<u16>,
     next: u16,
-    taken: HashSet<u16>,
+    /// Of the ports that were handed out, for as long as this process lives.
+    claims: Vec<UnixListener>,
 }
 
-/// A port on 127.0.0.1 that nobody listens on, and that no other caller in this process was given.
+/// A port on 127.0.0.1 that nobody listens on, and that no other caller was given, in this process or in another one that lives.
 ///
 /// # Panics
 ///
@@ -52,20 +55,15 @@ pub(crate) fn stop_listening(listener: &TcpListener) {
 }
 
 fn listen_on_free_port(addr: IpAddr) -> (TcpListener, u16) {
-    // A thread that panicked in here left a set that is at worst one port too large.
+    // A thread that panicked in here left one claim too many, at worst.
     let mut handed_out = HANDED_OUT.lock().unwrap_or_else(PoisonError::into_inner);
-    let ports = handed_out.get_or_insert_with(Ports::new);
-    for _ in 0..ports.range.len() {
-        let port = ports.step();
-        if ports.taken.contains(&port) {
-            continue;
-        }
-        if let Ok(listener) = TcpListener::bind((addr, port)) {
-            ports.taken.insert(port);
-            return (listener, port);
-        }
-    }
-    panic!("no port is free on {addr} between {} and {}", ports.range.start, ports.range.end);
+    handed_out.get_or_insert_with(Ports::new).listen(addr)
+}
+
+/// A socket whose name says that the port is taken. Its name is free again when the last process that has it ends, in whatever way.
+fn claim(port: u16) -> io::Result<UnixListener> {
+    let name = net::SocketAddr::from_abstract_name(format!("tenure-test-port-{port}"))?;
+    UnixListener::bind_addr(&name)
 }
 
 /// `port` on 127.0.0.1.
@@ -77,11 +75,21 @@ impl Ports {
     fn new() -> Self {
         let settings = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
         let range = below_ephemeral(&settings);
-        // Test binaries that run side by side start at different places, and so do not compete for a port
-        // between the moment when it is found free and the moment when its server binds it.
+        // Test programs that run side by side start at different places, and so seldom find a port taken.
         let offset = process::id().wrapping_mul(101) % u32::from(range.end - range.start);
         let next = range.start + u16::try_from(offset).expect("smaller than a range of u16");
-        Self { range, next, taken: HashSet::new() }
+        Self { range, next, claims: Vec::new() }
+    }
+
+    fn listen(&mut self, addr: IpAddr) -> (TcpListener, u16) {
+        for _ in 0..self.range.len() {
+            let port = self.step();
+            if let (Ok(claim), Ok(listener)) = (claim(port), TcpListener::bind((addr, port))) {
+                self.claims.push(claim);
+                return (listener, port);
+            }
+        }
+        panic!("no port is free on {addr} between {} and {}", self.range.start, self.range.end);
     }
 
     fn step(&mut self) -> u16 {
@@ -105,6 +113,7 @@ fn below_ephemeral(settings: &str) -> Range<u16> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
     use std::net::TcpStream;
     use std::thread;
 
@@ -117,6 +126,17 @@ mod tests {
         let ports: Vec<u16> = callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect();
         let distinct: HashSet<u16> = ports.iter().copied().collect();
         assert_eq!(distinct.len(), ports.len(), "{ports:?}");
+    }
+
+    #[test]
+    fn a_port_that_another_process_was_given_is_not_handed_out() {
+        // Of two processes that start at the same place.
+        let (mut ours, mut theirs) = (Ports::new(), Ports::new());
+        let (listener, port) = theirs.listen(Ipv4Addr::LOCALHOST.into());
+        stop_listening(&listener);
+        assert_ne!(ours.listen(Ipv4Addr::LOCALHOST.into()).1, port);
+        drop(theirs);
+        claim(port).expect("its process has ended");
     }
 
     #[test]

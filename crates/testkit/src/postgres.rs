@@ -19,7 +19,7 @@ use crate::faketime::Faketime;
 use crate::port::{free_port, loopback};
 use crate::process::{self, Process};
 use crate::server::{Server, is_a_server};
-use crate::{client, program, sql, user};
+use crate::{client, program, shared, sql, user};
 
 /// The user that Debian's package makes, since PostgreSQL refuses to be root. Also the name of its program,
 /// of its first role and of its first database.
@@ -29,6 +29,9 @@ pub(crate) const POSTGRES: &str = "postgres";
 /// number is the second one in the seventh line of this file, which a PostgreSQL that ends by itself removes.
 const FORGET_SHARED_MEMORY: &str =
     "set -- $(sed -n 7p data/postmaster.pid) && [ -n \"$2\" ] && ipcrm -m \"$2\"";
+
+/// Many tests at once, each with some clients, have more than the usual 100.
+const MANY_CONNECTIONS: [&str; 2] = ["-c", "max_connections=500"];
 
 /// What sort of PostgreSQL to start; see [`Postgres::builder`].
 #[derive(Clone, Debug, Default)]
@@ -91,7 +94,7 @@ impl PostgresBuilder {
             .with_children()
             .stopped_by(Signal::INT)
             .guarded(POSTGRES, FORGET_SHARED_MEMORY);
-        Postgres(Server::new("PostgreSQL", process, port, faketime, answers))
+        Postgres(Server::new(Postgres::NAME, process, port, faketime, answers))
     }
 
     fn command(&self, folder: &Path, data: &Path, port: u16) -> Command {
@@ -124,6 +127,13 @@ pub struct Postgres(Server);
 is_a_server!(Postgres);
 
 impl Postgres {
+    pub(crate) const NAME: &str = "PostgreSQL";
+
+    /// One for many tests at once.
+    pub(crate) fn to_share() -> Self {
+        Self::builder().args(MANY_CONNECTIONS).start()
+    }
+
     /// A PostgreSQL as it comes.
     ///
     /// # Panics
@@ -139,7 +149,7 @@ impl Postgres {
         PostgresBuilder::default()
     }
 
-    /// One PostgreSQL for all tests of a test binary, each of which uses names of its own.
+    /// One PostgreSQL for all tests of a run, or of this test program if it was started by itself. Each test uses names of its own.
     ///
     /// It cannot be killed, paused or stepped, since all of these need a `&mut`.
     ///
@@ -147,8 +157,8 @@ impl Postgres {
     ///
     /// As [`PostgresBuilder::start`].
     pub fn shared() -> &'static Self {
-        static SHARED: OnceLock<&Postgres> = OnceLock::new();
-        SHARED.get_or_init(|| Self::start().leak())
+        static SHARED: OnceLock<Postgres> = OnceLock::new();
+        SHARED.get_or_init(|| shared::of_this_run(Self::NAME, answers).map_or_else(Self::to_share, Self))
     }
 
     /// Lets it live as long as this process, for a test binary whose tests share several. Its folder

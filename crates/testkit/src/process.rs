@@ -51,7 +51,7 @@ impl Process {
     pub fn start(name: &str, folder: TempDir, command: Command) -> Self {
         // Asked here, since it is `setpriv` that would fail to find it, in the log and without advice.
         program::require(command.get_program());
-        let child = spawn(name, &command, &log_of(&folder));
+        let child = spawn(name, &command, &log_of(folder.path()));
         Self {
             name: name.to_owned(),
             command,
@@ -118,8 +118,7 @@ impl Process {
 
     /// All that it has printed so far.
     pub fn log(&self) -> String {
-        let bytes = fs::read(log_of(&self.folder)).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
+        log_in(self.folder())
     }
 
     /// How it ended, if it has.
@@ -171,7 +170,7 @@ impl Process {
     /// Starts it once more on the same folder, with the same arguments; stops it before, if it still runs.
     pub fn restart(&mut self) {
         self.stop();
-        self.child = spawn(&self.name, &self.command, &log_of(&self.folder));
+        self.child = spawn(&self.name, &self.command, &log_of(self.folder()));
     }
 
     /// Removes the folder now, for a process that may never be dropped and needs no folder.
@@ -247,8 +246,14 @@ pub(crate) fn folder(prefix: &str) -> TempDir {
     folder.expect("a test may make a folder for temporary files")
 }
 
-fn log_of(folder: &TempDir) -> PathBuf {
-    folder.path().join("log")
+/// All that the process of this folder has printed so far.
+pub(crate) fn log_in(folder: &Path) -> String {
+    let bytes = fs::read(log_of(folder)).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn log_of(folder: &Path) -> PathBuf {
+    folder.join("log")
 }
 
 fn spawn(name: &str, command: &Command, log: &Path) -> Child {

@@ -13,6 +13,7 @@ use crate::port::{free_port, loopback};
 use crate::process::{self, Process};
 use crate::resp::RedisConnection;
 use crate::server::{Server, is_a_server};
+use crate::shared;
 
 /// How long one look at whether Redis is ready may take, before it is looked whether Redis still runs.
 const LOOK_LIMIT: Duration = Duration::from_secs(1);
@@ -84,7 +85,7 @@ impl RedisBuilder {
             (command, faketime) = (changed, Some(clock));
         }
         let process = Process::start("Redis", folder, command);
-        Redis(Server::new("Redis", process, port, faketime, answers))
+        Redis(Server::new(Redis::NAME, process, port, faketime, answers))
     }
 
     fn command(&self, folder: &Path, port: u16) -> Command {
@@ -113,6 +114,19 @@ pub struct Redis(Server);
 is_a_server!(Redis);
 
 impl Redis {
+    pub(crate) const NAME: &str = "Redis";
+
+    /// One for many tests at once.
+    pub(crate) fn to_share() -> Self {
+        Self::start().without_folder()
+    }
+
+    /// Nobody drops it, so its folder would stay. Redis itself dies with this process, and needs no folder.
+    fn without_folder(mut self) -> Self {
+        self.process().remove_folder();
+        self
+    }
+
     /// A Redis that keeps nothing on its disk.
     ///
     /// # Panics
@@ -128,7 +142,7 @@ impl Redis {
         RedisBuilder::default()
     }
 
-    /// One Redis for all tests of a test binary, each of which uses names of its own.
+    /// One Redis for all tests of a run, or of this test program if it was started by itself. Each test uses names of its own.
     ///
     /// It cannot be killed, paused or stepped, since all of these need a `&mut`.
     ///
@@ -136,15 +150,13 @@ impl Redis {
     ///
     /// As [`RedisBuilder::start`].
     pub fn shared() -> &'static Self {
-        static SHARED: OnceLock<&Redis> = OnceLock::new();
-        SHARED.get_or_init(|| Self::start().leak())
+        static SHARED: OnceLock<Redis> = OnceLock::new();
+        SHARED.get_or_init(|| shared::of_this_run(Self::NAME, answers).map_or_else(Self::to_share, Self))
     }
 
     /// Lets it live as long as this process: one that keeps nothing on its disk, for a test binary whose tests share several.
     pub fn leak(self) -> &'static Self {
-        // Nobody drops it, so its folder would stay. Redis itself dies with this process, and needs no folder.
-        self.process.remove_folder();
-        Box::leak(Box::new(self))
+        Box::leak(Box::new(self.without_folder()))
     }
 
     /// `redis://127.0.0.1:PORT`

@@ -17,9 +17,9 @@ use tempfile::TempDir;
 
 use crate::port::{free_port, loopback};
 use crate::process::{self, Process};
-use crate::program;
 use crate::server::{Server, is_a_server};
 use crate::wait::DEFAULT_LIMIT;
+use crate::{program, shared};
 
 mod cluster;
 
@@ -86,7 +86,7 @@ impl ZooKeeperBuilder {
     pub fn start(self) -> ZooKeeper {
         let port = free_port();
         let process = self.process("ZooKeeper", process::folder("tenure-zookeeper-"), port, "");
-        ZooKeeper(Server::new("ZooKeeper", process, port, None, serves))
+        ZooKeeper(Server::new(ZooKeeper::NAME, process, port, None, serves))
     }
 
     /// Starts the process only. `others` are lines of `zoo.cfg` that a member of a cluster needs.
@@ -138,6 +138,13 @@ pub struct ZooKeeper(Server);
 is_a_server!(ZooKeeper);
 
 impl ZooKeeper {
+    pub(crate) const NAME: &str = "ZooKeeper";
+
+    /// One for many tests at once.
+    pub(crate) fn to_share() -> Self {
+        Self::start()
+    }
+
     /// A ZooKeeper that stands alone.
     ///
     /// # Panics
@@ -153,7 +160,7 @@ impl ZooKeeper {
         ZooKeeperBuilder::new()
     }
 
-    /// One ZooKeeper for all tests of a test binary, each of which uses names of its own.
+    /// One ZooKeeper for all tests of a run, or of this test program if it was started by itself. Each test uses names of its own.
     ///
     /// It cannot be killed or paused, since these need a `&mut`.
     ///
@@ -161,8 +168,8 @@ impl ZooKeeper {
     ///
     /// As [`ZooKeeperBuilder::start`].
     pub fn shared() -> &'static Self {
-        static SHARED: OnceLock<&ZooKeeper> = OnceLock::new();
-        SHARED.get_or_init(|| Self::start().leak())
+        static SHARED: OnceLock<ZooKeeper> = OnceLock::new();
+        SHARED.get_or_init(|| shared::of_this_run(Self::NAME, serves).map_or_else(Self::to_share, Self))
     }
 
     /// Lets it live as long as this process, for a test binary whose tests share several. Its folder

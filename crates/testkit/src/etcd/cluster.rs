@@ -38,7 +38,7 @@ impl EtcdClusterBuilder {
         let started = members.iter().map(|member| {
             let (name, folder) = (format!("{} of {SIZE}", member.name), process::folder("tenure-etcd-"));
             let process = self.0.process(&name, folder, member, &peers.join(","));
-            Etcd(Server::new("etcd", process, member.port, None, listens))
+            Etcd(Server::new(Etcd::NAME, process, member.port, None, listens))
         });
         EtcdCluster(Cluster::new(started.collect(), is_healthy, leads))
     }

@@ -59,7 +59,7 @@ impl ZooKeeperClusterBuilder {
             .collect();
         let members = processes
             .into_iter()
-            .map(|(process, port)| ZooKeeper(Server::new("ZooKeeper", process, port, None, answers)))
+            .map(|(process, port)| ZooKeeper(Server::new(ZooKeeper::NAME, process, port, None, answers)))
             .collect();
         ZooKeeperCluster(Cluster::new(members, serves, leads))
     }
