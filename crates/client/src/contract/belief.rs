@@ -11,7 +11,7 @@ use crate::{AcquireError, GuardState, LostReason, Release, Wait};
 pub async fn check_fails_from_the_deadline_on<S: Subject>(trial: Trial<S>) {
     let name = trial.name("deadline");
     let other = trial.another_client().await;
-    let guard = trial.client().lock(&name).ttl(Duration::from_secs(3)).renew(false).acquire().await.unwrap();
+    let guard = trial.client().lock(&name).ttl(Trial::<S>::SHORT).renew(false).acquire().await.unwrap();
     let deadline = guard.deadline().expect("a fixed lease has a deadline");
     let next = tokio::spawn(async move {
         let guard = other.lock(name).ttl(Trial::<S>::LONG).acquire().await.unwrap();
@@ -39,8 +39,8 @@ pub async fn check_fails_from_the_deadline_on<S: Subject>(trial: Trial<S>) {
 pub async fn a_renewed_lock_outlives_its_ttl<S: Subject>(trial: Trial<S>) {
     let name = trial.name("renewed");
     let other = trial.another_client().await;
-    let guard = trial.client().lock(&name).ttl(Duration::from_secs(3)).acquire().await.unwrap();
-    let wait = Wait::For(Duration::from_secs(7));
+    let guard = trial.client().lock(&name).ttl(Trial::<S>::KEPT).acquire().await.unwrap();
+    let wait = Wait::For(Trial::<S>::BEYOND_KEPT);
     let answer = other.lock(&name).wait(wait).acquire().await;
     assert!(matches!(answer, Err(AcquireError::TimedOut { .. })), "in spite of renewal: {answer:?}");
     assert_eq!(guard.state(), GuardState::Held);
@@ -93,7 +93,7 @@ pub async fn a_stopped_process_does_not_believe_beyond_its_lease<S: Subject>(tri
     }
     let name = trial.name("stopped");
     let mut helper = trial.helper().await;
-    let ttl = Duration::from_secs(2);
+    let ttl = Trial::<S>::SHORT;
     let got = helper.ask(&format!("acquire {name} EX {}", ttl.as_millis())).await;
     assert!(got.starts_with("got"), "{got}");
     helper.stop();

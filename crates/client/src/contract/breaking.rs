@@ -1,7 +1,5 @@
 //! What an operator can do about a lock that somebody holds.
 
-use std::time::Duration;
-
 use super::{Subject, Trial};
 use crate::capabilities::Breaking;
 use crate::{Break, BreakError, EngineError, LostReason};
@@ -10,7 +8,7 @@ use crate::{Break, BreakError, EngineError, LostReason};
 pub async fn a_holder_that_is_asked_lets_go<S: Subject>(trial: Trial<S>) {
     let name = trial.name("ask");
     // Some engines hear of it when they renew.
-    let guard = trial.client().lock(&name).ttl(Duration::from_secs(3)).acquire().await.unwrap();
+    let guard = trial.client().lock(&name).ttl(Trial::<S>::KEPT).acquire().await.unwrap();
     let operator = trial.another_client().await;
     let answer = operator.break_lock(&name, Break::Ask).await;
     if trial.capabilities().breaking == Breaking::None {

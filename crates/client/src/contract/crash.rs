@@ -3,16 +3,6 @@
 use std::time::Duration;
 
 use super::{Helper, Subject, Trial};
-use crate::capabilities::Expiry;
-
-/// As long as a case can wait for an engine to notice a death by itself.
-fn ttl<S: Subject>(trial: &Trial<S>) -> Duration {
-    match trial.capabilities().expiry {
-        Expiry::Lease => Duration::from_secs(3),
-        // Noticed at once, whatever the ttl: so it is one that cannot be the reason.
-        Expiry::Connection | Expiry::Kernel => Trial::<S>::LONG,
-    }
-}
 
 async fn acquire(helper: &mut Helper, name: &str, ttl: Duration) -> u64 {
     let got = helper.ask(&format!("acquire {name} EX {}", ttl.as_millis())).await;
@@ -26,7 +16,7 @@ pub async fn a_killed_holder_frees_the_lock<S: Subject>(trial: Trial<S>) {
     }
     let name = trial.name("killed");
     let mut helper = trial.helper().await;
-    acquire(&mut helper, &name, ttl(&trial)).await;
+    acquire(&mut helper, &name, trial.ttl_of_the_killed()).await;
     assert!(trial.is_busy(&name).await);
     helper.kill();
     drop(trial.soon("the next one gets it", trial.client().lock(&name).acquire()).await.unwrap());
@@ -41,7 +31,7 @@ pub async fn a_killed_waiter_is_in_nobodys_way<S: Subject>(trial: Trial<S>) {
     let name = trial.name("killed-waiter");
     let guard = trial.holder(&name).await;
     let mut helper = trial.helper().await;
-    helper.tell(&format!("acquire {name} EX {}", ttl(&trial).as_millis()));
+    helper.tell(&format!("acquire {name} EX {}", trial.ttl_of_the_killed().as_millis()));
     trial.waiters(&name, 1).await;
     helper.kill();
     let _ = guard.release().await.unwrap();
@@ -58,7 +48,7 @@ pub async fn tokens_rise_across_crashes<S: Subject>(trial: Trial<S>) {
     let mut last = 0;
     for _ in 0..5 {
         let mut helper = trial.helper().await;
-        let token = acquire(&mut helper, &name, ttl(&trial)).await;
+        let token = acquire(&mut helper, &name, trial.ttl_of_the_killed()).await;
         assert!(token > last, "{token} after {last}");
         last = token;
         helper.kill();

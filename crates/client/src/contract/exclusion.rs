@@ -73,12 +73,14 @@ pub async fn killed_processes_lose_only_their_own_work<S: Subject>(trial: Trial<
     for _ in 0..S::PROCESSES {
         survivors.push(trial.helper().await);
     }
-    // Long enough for a slow machine, and short enough to be waited for whenever one is killed.
-    let ttl_ms =
-        if trial.capabilities().expiry == Expiry::Lease { 5_000 } else { Trial::<S>::LONG.as_millis() };
+    // Each kill of a holder costs a wait for the end of its lease.
+    let ttl = match trial.capabilities().expiry {
+        Expiry::Lease => Trial::<S>::KEPT,
+        Expiry::Connection | Expiry::Kernel => Trial::<S>::LONG,
+    };
     for helper in &mut survivors {
         // However fast they are and however slow this one is, somebody is inside for as long as there are some to be killed.
-        helper.tell(&format!("increment {name} {folder} until-enough {STAY_MS} {ttl_ms}"));
+        helper.tell(&format!("increment {name} {folder} until-enough {STAY_MS} {}", ttl.as_millis()));
     }
     let (mut told, mut killed) = (0, 0);
     while survivors.len() > S::PROCESSES / 2 {
@@ -198,7 +200,7 @@ pub async fn a_writer_waits_for_all_readers<S: Subject>(trial: Trial<S>) {
 
 /// While one owner comes and goes through two clients, re-entering what the other holds, strangers stay out.
 pub async fn a_shared_owner_keeps_strangers_out<S: Subject>(trial: Trial<S>) {
-    const TIMES: usize = 150;
+    const TIMES: usize = 60;
     if !trial.capabilities().shared_owners {
         return;
     }

@@ -151,9 +151,9 @@ async fn obey(
             guards.insert(name.to_owned(), guard);
             Ok(format!("got {token}"))
         }
-        ["reenter", name, owner] => {
-            let owner: OwnerId = owner.parse()?;
-            let guard = client.owner_with_id(owner).lock(name).wait(Wait::Try).acquire().await?;
+        ["reenter", name, owner, ttl_ms] => {
+            let (owner, ttl): (OwnerId, _) = (owner.parse()?, Duration::from_millis(ttl_ms.parse()?));
+            let guard = client.owner_with_id(owner).lock(name).ttl(ttl).wait(Wait::Try).acquire().await?;
             let token = guard.token().map_or(0, crate::FencingToken::get);
             guards.insert(name.to_owned(), guard);
             Ok(format!("got {token}"))

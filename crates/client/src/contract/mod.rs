@@ -65,8 +65,11 @@ pub trait Subject: Send + Sync + 'static {
     /// How often each of them increments.
     const INCREMENTS: usize = 50;
 
+    /// How long a lease is that a case lets run out: as short as the engine can keep to. Cases derive all their waits from it.
+    const TTL: Duration = Duration::from_secs(1);
+
     /// How long something may take to come true on a slow machine.
-    const PATIENCE: Duration = Duration::from_mins(1);
+    const PATIENCE: Duration = Duration::from_mins(3);
 
     /// Starts the engine, or finds one that is shared. Every case asks for names of its own.
     fn start() -> impl Future<Output = Self> + Send
@@ -123,10 +126,21 @@ where
     runtime.block_on(async { case(Trial::new(S::start().await, module).await).await });
 }
 
-/// Holds an engine to the contract: `contract_suite!(module_name, SubjectType);` makes a module of tests.
+/// Holds an engine to the contract: `contract_suite!(module_name, SubjectType);` makes a module of tests, one for each case.
+///
+/// A third word says how much of it runs by default. The other cases are ignored, and run with `--include-ignored`:
+///
+/// | word | for | runs |
+/// | --- | --- | --- |
+/// | `whole`, or none | an engine by itself | every case |
+/// | `recipe` | a recipe beside others of this workspace | all but the cases of the layer that all engines share |
+/// | `variant` | a recipe with another flag, or on another number of servers | only the cases whose outcome depends on these |
 #[macro_export]
 macro_rules! contract_suite {
     ($module:ident, $subject:ty) => {
+        $crate::contract_suite!($module, $subject, whole);
+    };
+    ($module:ident, $subject:ty, $part:ident) => {
         mod $module {
             use super::*;
 
@@ -136,41 +150,51 @@ macro_rules! contract_suite {
                 $crate::contract::run_helper::<$subject>();
             }
 
-            $crate::contract_cases! { $subject;
-                belief: check_fails_from_the_deadline_on, a_renewed_lock_outlives_its_ttl, max_hold_ends_it,
-                    work_is_dropped_at_loss, a_lost_lock_is_free_when_its_release_returns, a_stopped_process_does_not_believe_beyond_its_lease;
-                breaking: a_holder_that_is_asked_lets_go, a_forced_break_frees_at_once, a_free_lock_cannot_be_broken;
-                capabilities: what_is_not_declared_is_unsupported, a_weaker_engine_is_refused, fair_is_first_come_first_served, a_release_wakes_one,
-                    bad_input_is_told_from_a_busy_lock;
-                conversion: a_mode_goes_up_and_down, a_conversion_waits_for_others, a_dropped_conversion_restores_the_mode;
-                crash: a_killed_holder_frees_the_lock, a_killed_waiter_is_in_nobodys_way, tokens_rise_across_crashes;
-                deadlock: two_who_wait_for_each_other_are_told, no_deadlock_is_told_where_there_is_none;
-                exclusion: tasks_lose_no_increment, processes_lose_no_increment, killed_processes_lose_only_their_own_work,
-                    two_names_are_two_locks, modes_stand_together_as_the_table_says, a_writer_waits_for_all_readers,
-                    a_shared_owner_keeps_strangers_out, recipes_of_one_engine_exclude_each_other;
-                leaks: a_dropped_acquire_leaves_nothing, a_dropped_wait_leaves_nothing, a_wait_dropped_at_the_grant_leaves_nothing,
-                    a_timed_out_wait_leaves_nothing, a_dropped_release_releases, a_dropped_guard_releases;
-                network: belief_ends_before_one_who_is_cut_off_is_replaced, a_cut_that_is_mended_in_time_costs_nothing,
-                    an_acquire_that_is_cut_off_leaves_nothing, an_acquire_whose_answer_is_lost_leaves_nothing,
-                    a_release_that_is_cut_off_is_done_later, a_waiter_outlasts_its_connection, a_wait_lasts_through_an_outage,
-                    a_runtime_that_ends_unanswered_leaves_nothing, a_runtime_that_stands_still_unanswered_leaves_nothing;
-                once: what_is_not_remembered_is_unsupported, a_second_start_within_the_window_is_told, one_of_many_runs_it,
-                    those_who_waited_do_not_run_it_again, one_of_many_processes_runs_it, a_killed_run_counts_as_it_was_to_be_recorded,
-                    while_it_runs_others_are_told_at_once, a_run_that_failed_is_tried_again, after_the_window_it_runs_again,
-                    a_lost_grant_records_nothing, a_value_and_a_start_leave_each_other_alone, an_owner_that_reenters_runs_it_once,
-                    a_dropped_begin_leaves_nothing, the_blocking_api_runs_it_once;
-                reentrance: the_same_owner_reenters, another_owner_does_not, what_is_not_covered_is_refused,
-                    tasks_of_one_owner_share_a_grant, an_owner_reenters_from_another_client, an_owner_reenters_from_another_process,
-                    what_an_owner_dropped_is_not_in_its_own_way, a_wait_behind_a_joined_holder_ends;
-                release: a_late_release_cannot_free_the_next_holder, a_late_renewal_cannot_revive_a_grant,
-                    the_same_request_twice_is_one_grant, closing_releases_everything, a_closed_client_answers_closed, tokens_rise_from_grant_to_grant,
-                    an_expired_grant_touches_nothing, a_lost_answer_can_be_undone;
-                runtime: a_dead_application_runtime_loses_no_lock, an_acquire_on_a_dying_runtime_leaves_nothing,
-                    a_busy_runtime_loses_no_lock, the_blocking_api_does_the_same;
-                sets: all_or_nothing, opposite_orders_do_not_deadlock;
-                sight: holders_and_waiters_are_seen, a_list_is_by_prefix;
-                values: the_next_holder_finds_the_value, a_value_has_its_limits, a_late_write_changes_nothing,
-                    a_dead_writer_leaves_the_value_in_doubt, a_dropped_write_does_not_come_late;
+            // Before each case stands what its outcome depends on: the `servers` and flags, the `recipe`, or only the `layer` that
+            // all engines share.
+            $crate::contract_cases! { $part $subject;
+                belief: recipe check_fails_from_the_deadline_on, recipe a_renewed_lock_outlives_its_ttl, layer max_hold_ends_it,
+                    layer work_is_dropped_at_loss, layer a_lost_lock_is_free_when_its_release_returns,
+                    servers a_stopped_process_does_not_believe_beyond_its_lease;
+                breaking: recipe a_holder_that_is_asked_lets_go, recipe a_forced_break_frees_at_once, recipe a_free_lock_cannot_be_broken;
+                capabilities: servers what_is_not_declared_is_unsupported, servers a_weaker_engine_is_refused,
+                    servers fair_is_first_come_first_served, servers a_release_wakes_one, servers bad_input_is_told_from_a_busy_lock;
+                conversion: recipe a_mode_goes_up_and_down, recipe a_conversion_waits_for_others,
+                    recipe a_dropped_conversion_restores_the_mode;
+                crash: servers a_killed_holder_frees_the_lock, servers a_killed_waiter_is_in_nobodys_way,
+                    servers tokens_rise_across_crashes;
+                deadlock: recipe two_who_wait_for_each_other_are_told, recipe no_deadlock_is_told_where_there_is_none;
+                exclusion: servers tasks_lose_no_increment, servers processes_lose_no_increment,
+                    servers killed_processes_lose_only_their_own_work, servers two_names_are_two_locks,
+                    servers modes_stand_together_as_the_table_says, servers a_writer_waits_for_all_readers,
+                    servers a_shared_owner_keeps_strangers_out, servers recipes_of_one_engine_exclude_each_other;
+                leaks: recipe a_dropped_acquire_leaves_nothing, recipe a_dropped_wait_leaves_nothing,
+                    recipe a_wait_dropped_at_the_grant_leaves_nothing, recipe a_timed_out_wait_leaves_nothing,
+                    recipe a_dropped_release_releases, recipe a_dropped_guard_releases;
+                network: servers belief_ends_before_one_who_is_cut_off_is_replaced, servers a_cut_that_is_mended_in_time_costs_nothing,
+                    servers an_acquire_that_is_cut_off_leaves_nothing, servers an_acquire_whose_answer_is_lost_leaves_nothing,
+                    servers a_release_that_is_cut_off_is_done_later, servers a_waiter_outlasts_its_connection,
+                    servers a_wait_lasts_through_an_outage, servers a_runtime_that_ends_unanswered_leaves_nothing,
+                    servers a_runtime_that_stands_still_unanswered_leaves_nothing;
+                once: servers what_is_not_remembered_is_unsupported, recipe a_second_start_within_the_window_is_told,
+                    recipe one_of_many_runs_it, layer those_who_waited_do_not_run_it_again, recipe one_of_many_processes_runs_it,
+                    recipe a_killed_run_counts_as_it_was_to_be_recorded, layer while_it_runs_others_are_told_at_once,
+                    layer a_run_that_failed_is_tried_again, recipe after_the_window_it_runs_again, recipe a_lost_grant_records_nothing,
+                    recipe a_value_and_a_start_leave_each_other_alone, layer an_owner_that_reenters_runs_it_once,
+                    layer a_dropped_begin_leaves_nothing, layer the_blocking_api_runs_it_once;
+                reentrance: layer the_same_owner_reenters, layer another_owner_does_not, layer what_is_not_covered_is_refused,
+                    layer tasks_of_one_owner_share_a_grant, recipe an_owner_reenters_from_another_client,
+                    recipe an_owner_reenters_from_another_process, recipe what_an_owner_dropped_is_not_in_its_own_way,
+                    recipe a_wait_behind_a_joined_holder_ends;
+                release: recipe a_late_release_cannot_free_the_next_holder, recipe a_late_renewal_cannot_revive_a_grant,
+                    recipe the_same_request_twice_is_one_grant, recipe closing_releases_everything, layer a_closed_client_answers_closed,
+                    servers tokens_rise_from_grant_to_grant, recipe an_expired_grant_touches_nothing, recipe a_lost_answer_can_be_undone;
+                runtime: recipe a_dead_application_runtime_loses_no_lock, recipe an_acquire_on_a_dying_runtime_leaves_nothing,
+                    recipe a_busy_runtime_loses_no_lock, layer the_blocking_api_does_the_same;
+                sets: layer all_or_nothing, layer opposite_orders_do_not_deadlock;
+                sight: servers holders_and_waiters_are_seen, servers a_list_is_by_prefix;
+                values: recipe the_next_holder_finds_the_value, recipe a_value_has_its_limits, recipe a_late_write_changes_nothing,
+                    recipe a_dead_writer_leaves_the_value_in_doubt, recipe a_dropped_write_does_not_come_late;
             }
         }
     };
@@ -180,17 +204,37 @@ macro_rules! contract_suite {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! contract_cases {
-    ($subject:ty; $($area:ident: $($case:ident),+;)+) => {
+    ($part:ident $subject:ty; $($area:ident: $($depends_on:ident $case:ident),+;)+) => {
         $(
             mod $area {
                 use super::*;
-                $(
-                    #[test]
-                    fn $case() {
-                        $crate::contract::check::<$subject, _, _>(module_path!(), $crate::contract::$area::$case);
-                    }
-                )+
+                $( $crate::contract_case! { $part $depends_on $subject, $area::$case } )+
             }
         )+
+    };
+}
+
+/// A test that runs by default if this part of the suite has it, and is ignored otherwise.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! contract_case {
+    (recipe layer $subject:ty, $area:ident::$case:ident) => {
+        $crate::contract_case! { ["of the layer that all engines share"] $subject, $area::$case }
+    };
+    (variant layer $subject:ty, $area:ident::$case:ident) => {
+        $crate::contract_case! { ["of the layer that all engines share"] $subject, $area::$case }
+    };
+    (variant recipe $subject:ty, $area:ident::$case:ident) => {
+        $crate::contract_case! { ["does not depend on what this variant changes"] $subject, $area::$case }
+    };
+    ($part:ident $depends_on:ident $subject:ty, $area:ident::$case:ident) => {
+        $crate::contract_case! { [] $subject, $area::$case }
+    };
+    ([$($why_not:literal)?] $subject:ty, $area:ident::$case:ident) => {
+        #[test]
+        $(#[ignore = $why_not])?
+        fn $case() {
+            $crate::contract::check::<$subject, _, _>(module_path!(), $crate::contract::$area::$case);
+        }
     };
 }

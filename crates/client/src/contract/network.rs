@@ -17,7 +17,7 @@ async fn behind<S: Subject>(trial: &Trial<S>) -> Option<(Box<dyn Network>, Clien
 pub async fn belief_ends_before_one_who_is_cut_off_is_replaced<S: Subject>(trial: Trial<S>) {
     let Some((network, client)) = behind(&trial).await else { return };
     let name = trial.name("cut-off");
-    let guard = client.lock(&name).ttl(Duration::from_secs(4)).acquire().await.unwrap();
+    let guard = client.lock(&name).ttl(Trial::<S>::SHORT).acquire().await.unwrap();
     network.cut();
     let next = {
         let lock = trial.client().lock(&name).ttl(Trial::<S>::LONG);
@@ -45,7 +45,7 @@ pub async fn belief_ends_before_one_who_is_cut_off_is_replaced<S: Subject>(trial
 pub async fn a_cut_that_is_mended_in_time_costs_nothing<S: Subject>(trial: Trial<S>) {
     let Some((network, client)) = behind(&trial).await else { return };
     let name = trial.name("mended");
-    let guard = client.lock(&name).ttl(Duration::from_secs(12)).acquire().await.unwrap();
+    let guard = client.lock(&name).ttl(Trial::<S>::KEPT * 2).acquire().await.unwrap();
     let token = guard.token();
     network.cut();
     trial

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::Barrier;
 
 use super::{Subject, Trial, poll_times};
-use crate::capabilities::{Breaking, Expiry};
+use crate::capabilities::Breaking;
 use crate::engine::{AcquireRequest, Engine, Grant, Remembered, Start};
 use crate::error::RememberError;
 use crate::{
@@ -193,10 +193,7 @@ pub async fn a_killed_run_counts_as_it_was_to_be_recorded<S: Subject>(trial: Tri
     if !trial.capabilities().remembers || !trial.reaches_processes() {
         return;
     }
-    let ttl = match trial.capabilities().expiry {
-        Expiry::Lease => Duration::from_secs(3),
-        Expiry::Connection | Expiry::Kernel => Trial::<S>::LONG,
-    };
+    let ttl = trial.ttl_of_the_killed();
     for (when, record) in [("start", Record::AtStart), ("success", Record::AtSuccess)] {
         let name = trial.name(format_args!("killed-{when}"));
         let mut helper = trial.helper().await;
@@ -318,7 +315,7 @@ pub async fn a_lost_grant_records_nothing<S: Subject>(trial: Trial<S>) {
     }
     if breaking != Breaking::None {
         // Some engines hear of it when they renew.
-        let request = trial.client().once_per(&name, LONG).ttl(Duration::from_secs(3));
+        let request = trial.client().once_per(&name, LONG).ttl(Trial::<S>::KEPT);
         let run = yours(request.record(Record::AtSuccess).begin().await.unwrap());
         trial.another_client().await.break_lock(&name, Break::Ask).await.unwrap();
         trial.soon("the holder is told", run.guard().lost()).await;

@@ -97,9 +97,10 @@ pub async fn an_owner_reenters_from_another_process<S: Subject>(trial: Trial<S>)
     let owner = trial.client().owner();
     let guard = owner.lock(&name).ttl(Trial::<S>::LONG).acquire().await.unwrap();
     let mut helper = trial.helper().await;
-    let stranger = helper.ask(&format!("reenter {name} {}", OwnerId::random())).await;
+    let ttl_ms = trial.ttl_of_the_killed().as_millis();
+    let stranger = helper.ask(&format!("reenter {name} {} {ttl_ms}", OwnerId::random())).await;
     assert!(stranger.starts_with("error"), "{stranger}");
-    let got = helper.ask(&format!("reenter {name} {}", owner.id())).await;
+    let got = helper.ask(&format!("reenter {name} {} {ttl_ms}", owner.id())).await;
     let token = guard.token().map_or(0, crate::FencingToken::get);
     assert_eq!(got, format!("got {token}"));
     let _ = guard.release().await.unwrap();

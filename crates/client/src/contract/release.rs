@@ -142,7 +142,7 @@ pub async fn an_expired_grant_touches_nothing<S: Subject>(trial: Trial<S>) {
     let name = trial.name("expired");
     let engine = trial.client().engine().clone();
     let mut request = AcquireRequest::new(LockName::parse(&name).unwrap());
-    request.ttl = Ttl::new(Duration::from_secs(3)).unwrap();
+    request.ttl = Ttl::new(Trial::<S>::SHORT).unwrap();
     let granted = engine.clone().acquire(request.clone()).await.unwrap();
     let grant = request.granted(granted.token);
     let other = trial.another_client().await;

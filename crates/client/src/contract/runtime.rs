@@ -17,10 +17,10 @@ fn runtime() -> tokio::runtime::Runtime {
 pub async fn a_dead_application_runtime_loses_no_lock<S: Subject>(trial: Trial<S>) {
     let name = trial.name("dead-runtime");
     let application = runtime();
-    let request = trial.another_client().await.lock(&name).ttl(Duration::from_secs(3));
+    let request = trial.another_client().await.lock(&name).ttl(Trial::<S>::KEPT);
     let guard = application.spawn(request.acquire()).await.unwrap().unwrap();
     application.shutdown_background();
-    let wait = Wait::For(Duration::from_secs(7));
+    let wait = Wait::For(Trial::<S>::BEYOND_KEPT);
     let answer = trial.client().lock(&name).wait(wait).acquire().await;
     assert!(matches!(answer, Err(AcquireError::TimedOut { .. })), "lost with its runtime: {answer:?}");
     assert!(guard.check().is_ok());
@@ -44,7 +44,7 @@ pub async fn an_acquire_on_a_dying_runtime_leaves_nothing<S: Subject>(trial: Tri
 /// A runtime whose only thread is blocked for longer than the ttl loses no lock.
 pub async fn a_busy_runtime_loses_no_lock<S: Subject>(trial: Trial<S>) {
     let name = trial.name("busy-runtime");
-    let request = trial.another_client().await.lock(&name).ttl(Duration::from_secs(3));
+    let request = trial.another_client().await.lock(&name).ttl(Trial::<S>::KEPT);
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     let (send, receive) = tokio::sync::oneshot::channel();
     let application = std::thread::spawn(move || {
@@ -58,7 +58,7 @@ pub async fn a_busy_runtime_loses_no_lock<S: Subject>(trial: Trial<S>) {
         })
     });
     receive.await.unwrap();
-    let wait = Wait::For(Duration::from_secs(7));
+    let wait = Wait::For(Trial::<S>::BEYOND_KEPT);
     let answer = trial.client().lock(&name).wait(wait).acquire().await;
     assert!(matches!(answer, Err(AcquireError::TimedOut { .. })), "lost by a busy runtime: {answer:?}");
     stop.send(()).unwrap();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::{Helper, Network, Subject};
-use crate::capabilities::{Capabilities, Reach};
+use crate::capabilities::{Capabilities, Expiry, Reach};
 use crate::{Client, Guard};
 
 /// One case's engine, names and files.
@@ -25,6 +25,12 @@ pub struct Trial<S: Subject> {
 impl<S: Subject> Trial<S> {
     /// Longer than any case waits: nothing that a case sees can be due to its end.
     pub const LONG: Duration = Duration::from_mins(10);
+    /// A lease that runs out soon, for a case that waits for its end.
+    pub const SHORT: Duration = S::TTL;
+    /// A lease that is renewed in time on a slow machine too, for a case that waits until it would have run out.
+    pub const KEPT: Duration = S::TTL.saturating_mul(3);
+    /// A wait that ends after a lease of [`KEPT`](Trial::KEPT) would have run out.
+    pub const BEYOND_KEPT: Duration = S::TTL.saturating_mul(4);
 
     pub(super) async fn new(subject: S, module: &'static str) -> Self {
         let client = S::connect(&subject.address()).await;
@@ -75,6 +81,15 @@ impl<S: Subject> Trial<S> {
     /// Whether other processes can reach the engine.
     pub fn reaches_processes(&self) -> bool {
         self.capabilities().reach >= Reach::Host
+    }
+
+    /// The ttl of a holder that is going to be killed. Where its lease has to run out, this is soon; where its death is noticed in
+    /// another way, this is so long that it cannot be the reason.
+    pub fn ttl_of_the_killed(&self) -> Duration {
+        match self.capabilities().expiry {
+            Expiry::Lease => Self::SHORT,
+            Expiry::Connection | Expiry::Kernel => Self::LONG,
+        }
     }
 
     /// Another process with a client of the same engine.

@@ -1,9 +1,6 @@
 //! The value stays with the resource, and only its holder writes it.
 
-use std::time::Duration;
-
 use super::{Subject, Trial, poll_times};
-use crate::capabilities::Expiry;
 use crate::engine::AcquireRequest;
 use crate::{LockName, Mode, Value, ValueError};
 
@@ -76,10 +73,7 @@ pub async fn a_dead_writer_leaves_the_value_in_doubt<S: Subject>(trial: Trial<S>
         return;
     }
     let name = trial.name("doubt");
-    let ttl = match trial.capabilities().expiry {
-        Expiry::Lease => Duration::from_secs(3),
-        Expiry::Connection | Expiry::Kernel => Trial::<S>::LONG,
-    };
+    let ttl = trial.ttl_of_the_killed();
     let mut helper = trial.helper().await;
     let got = helper.ask(&format!("acquire {name} EX {}", ttl.as_millis())).await;
     assert!(got.starts_with("got"), "{got}");

@@ -49,7 +49,7 @@ macro_rules! subject {
             }
         }
 
-        tenure::contract_suite!($recipe, $name);
+        tenure::contract_suite!($recipe, $name, recipe);
     };
 }
 pub(crate) use subject;
@@ -58,7 +58,7 @@ pub(crate) use subject;
 pub(crate) const LONG: Duration = Duration::from_mins(10);
 
 /// How long something may take on a slow machine.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
 
 /// The time zone of those servers that have one, and when it is set back from 3 to 2 o'clock: then it has an hour twice.
 pub(crate) const ZONE: &str = "Europe/Berlin";

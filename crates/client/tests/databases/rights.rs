@@ -17,10 +17,14 @@ async fn do_everything(client: &Client, why: &str) {
         assert_eq!(client.list("").await.unwrap().len(), 1, "{why}, {mode}");
         assert_eq!(guard.release().await.unwrap(), Release::Released, "{why}, {mode}");
     }
-    let held = client.lock("a").ttl(Duration::from_secs(3)).acquire().await.unwrap();
+    // The renewal has to log in first, and a slow machine takes seconds to compute what shows the password.
+    let held = client.lock("a").ttl(Duration::from_secs(15)).acquire().await.unwrap();
     let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
     let deadline = held.deadline();
-    tenure_testkit::eventually("it is renewed", || held.deadline() > deadline);
+    tenure_testkit::eventually("it is renewed", || {
+        assert_eq!(held.check(), Ok(()), "{why}");
+        held.deadline() > deadline
+    });
     assert_eq!(held.release().await.unwrap(), Release::Released, "{why}");
     let next = within(PATIENCE, why, waiting).await.unwrap().unwrap();
     let owner = client.owner();

@@ -1,5 +1,7 @@
 //! `etcd:` is held to the contract, on one member and on three.
 
+use std::time::Duration;
+
 use tenure::Client;
 use tenure::contract::{Network, Subject};
 use tenure_testkit::{Etcd, EtcdCluster};
@@ -11,9 +13,14 @@ fn url(hosts: &str) -> String {
     format!("etcd://{hosts}?timeout_ms=3000")
 }
 
+/// The shortest that an etcd grants.
+const TTL: Duration = Duration::from_secs(2);
+
 struct One;
 
 impl Subject for One {
+    const TTL: Duration = TTL;
+
     async fn start() -> Self {
         Self
     }
@@ -31,11 +38,13 @@ impl Subject for One {
     }
 }
 
-tenure::contract_suite!(one, One);
+tenure::contract_suite!(one, One, recipe);
 
 struct Three;
 
 impl Subject for Three {
+    const TTL: Duration = TTL;
+
     async fn start() -> Self {
         Self
     }
@@ -53,4 +62,4 @@ impl Subject for Three {
     }
 }
 
-tenure::contract_suite!(three, Three);
+tenure::contract_suite!(three, Three, variant);

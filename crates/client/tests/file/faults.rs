@@ -235,7 +235,7 @@ async fn a_writer_that_died_beside_another_of_its_owner_leaves_a_doubt() {
     let owner = client.owner();
     let guard = owner.lock("job").ttl(LONG).acquire().await.unwrap();
     let mut helper = helper(&file).await;
-    assert!(helper.ask(&format!("reenter job {}", owner.id())).await.starts_with("got"));
+    assert!(helper.ask(&format!("reenter job {} {}", owner.id(), LONG.as_millis())).await.starts_with("got"));
     helper.kill();
     assert!(client.inspect("job").await.unwrap().value.in_doubt, "one of them died");
     let _ = guard.release().await.unwrap();

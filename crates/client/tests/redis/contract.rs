@@ -63,4 +63,4 @@ impl Subject for Fair {
     }
 }
 
-tenure::contract_suite!(fair, Fair);
+tenure::contract_suite!(fair, Fair, variant);

@@ -50,7 +50,7 @@ impl Subject for Plain {
     }
 }
 
-tenure::contract_suite!(plain, Plain);
+tenure::contract_suite!(plain, Plain, recipe);
 
 struct Fencing;
 
@@ -79,4 +79,4 @@ impl Subject for Fencing {
     }
 }
 
-tenure::contract_suite!(fencing, Fencing);
+tenure::contract_suite!(fencing, Fencing, variant);

@@ -1,6 +1,7 @@
 //! `zookeeper:` is held to the contract by both of its recipes, on one server and on three.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tenure::Client;
 use tenure::contract::{Network, Subject};
@@ -10,11 +11,14 @@ use crate::proxies::Proxies;
 
 /// A subject: where its servers are, and how it is used.
 macro_rules! subject {
-    ($(#[$doc:meta])* $name:ident, $module:ident, $servers:expr, $recipe:literal beside $other:literal) => {
+    ($(#[$doc:meta])* $name:ident, $module:ident, $servers:expr, $recipe:literal beside $other:literal, $part:ident) => {
         $(#[$doc])*
         struct $name;
 
         impl Subject for $name {
+            // Of a shorter session, the three ticks that a proof takes leave too little.
+            const TTL: Duration = Duration::from_secs(2);
+
             async fn start() -> Self {
                 Self
             }
@@ -36,7 +40,7 @@ macro_rules! subject {
             }
         }
 
-        tenure::contract_suite!($module, $name);
+        tenure::contract_suite!($module, $name, $part);
     };
 }
 
@@ -64,17 +68,17 @@ fn three() -> Vec<SocketAddr> {
 
 subject! {
     /// A queue, on one server.
-    Sequential, sequential, one(), "sequential" beside "simple"
+    Sequential, sequential, one(), "sequential" beside "simple", recipe
 }
 subject! {
     /// One node, on one server.
-    Simple, simple, one(), "simple" beside "sequential"
+    Simple, simple, one(), "simple" beside "sequential", recipe
 }
 subject! {
     /// A queue, on three servers.
-    SequentialOnThree, sequential_on_three, three(), "sequential" beside "simple"
+    SequentialOnThree, sequential_on_three, three(), "sequential" beside "simple", variant
 }
 subject! {
     /// One node, on three servers.
-    SimpleOnThree, simple_on_three, three(), "simple" beside "sequential"
+    SimpleOnThree, simple_on_three, three(), "simple" beside "sequential", variant
 }

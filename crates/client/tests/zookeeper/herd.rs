@@ -20,20 +20,20 @@ struct Crowd {
 
 impl Crowd {
     /// Waiters in so many clients, each of which has a session of its own.
-    async fn gather(recipe: &str, clients: i64) -> Self {
+    async fn gather(recipe: &str, waiters: i64, clients: i64) -> Self {
         let server = ZooKeeper::start();
         let url = format!("{}?recipe={recipe}&tick_ms=500&timeout_ms=60000", server.url());
         let held = connect(&url).await.lock("a").ttl(LONG).acquire().await.unwrap();
         let (send, got) = mpsc::unbounded_channel();
         for _ in 0..clients {
             let client = connect(&url).await;
-            for _ in 0..WAITERS / clients {
+            for _ in 0..waiters / clients {
                 let (request, send) = (client.lock("a").ttl(LONG), send.clone());
                 tokio::spawn(async move { send.send(request.acquire().await.unwrap()) });
             }
         }
         // By `simple`, one of each client watches.
-        let watches = if recipe == "simple" { clients } else { WAITERS };
+        let watches = if recipe == "simple" { clients } else { waiters };
         let crowd = Self { server, held: Some(held), got };
         eventually("all wait, each for another one if they queue", async || {
             crowd.counter("zk_watch_count") == watches
@@ -68,7 +68,7 @@ impl Crowd {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_wakes_one_of_a_thousand_who_queue() {
     const TURNS: i64 = 5;
-    let mut few = Crowd::gather("sequential", FEW).await;
+    let mut few = Crowd::gather("sequential", WAITERS, FEW).await;
     let (fired, requests) = (few.fired(), few.requests());
     for _ in 0..TURNS {
         few.hand_on().await;
@@ -84,21 +84,31 @@ async fn a_release_wakes_one_of_a_thousand_who_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_release_wakes_all_of_a_hundred_clients_that_watch_one_node() {
+    a_release_wakes_all_of(100).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a thousand clients have a thousand threads, beside which no other test is on time"]
 async fn a_release_wakes_all_of_a_thousand_clients_that_watch_one_node() {
-    let mut many = Crowd::gather("simple", WAITERS).await;
+    a_release_wakes_all_of(1000).await;
+}
+
+async fn a_release_wakes_all_of(clients: i64) {
+    let mut many = Crowd::gather("simple", clients, clients).await;
     let (fired, requests) = (many.fired(), many.requests());
     many.hand_on().await;
-    eventually("all ask", async || many.requests() - requests >= WAITERS).await;
+    eventually("all ask", async || many.requests() - requests >= clients).await;
     let fired = many.fired() - fired;
-    println!("simple, {WAITERS} waiters of as many clients, a turn: {fired} watches");
-    assert_eq!(fired, WAITERS);
-    eventually("all wait again", async || many.counter("zk_watch_count") == WAITERS - 1).await;
+    println!("simple, {clients} waiters of as many clients, a turn: {fired} watches");
+    assert_eq!(fired, clients);
+    eventually("all wait again", async || many.counter("zk_watch_count") == clients - 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn those_of_one_client_who_watch_one_node_are_woken_one_at_a_time() {
     const TURNS: i64 = 5;
-    let mut few = Crowd::gather("simple", FEW).await;
+    let mut few = Crowd::gather("simple", WAITERS, FEW).await;
     let (fired, requests) = (few.fired(), few.requests());
     for _ in 0..TURNS {
         eventually("one of each client watches", async || few.counter("zk_watch_count") == FEW).await;

@@ -6,10 +6,12 @@ use tenure::{AcquireError, Client, EngineError, Wait};
 use tenure_testkit::ZooKeeper;
 use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
-use crate::{PATIENCE, connect, eventually, soon};
+use crate::{LONG, PATIENCE, connect, eventually, soon};
 
 async fn by_hand(server: &ZooKeeper, login: &str) -> zookeeper_client::Client {
     let connector = zookeeper_client::Client::connector().with_auth("digest", login.as_bytes());
+    // What it asks by itself may take long on a slow machine.
+    let connector = connector.with_session_timeout(LONG);
     connector.connect(&server.addr().to_string()).await.unwrap()
 }
 
