@@ -1,17 +1,24 @@
 //! `cargo xtask`: the commands that developers and continuous integration run, the very same for both.
 //!
-//! Two rules. It needs nothing but the standard library, so that it is built in a second on a machine that
-//! has only Rust. And whatever is missing it either installs, or names together with the command that does.
+//! Two rules. It is small and has few dependencies, so that it is built in seconds on a machine that has only Rust. And
+//! whatever is missing it either installs, or names together with the command that does.
 
 mod bench;
+mod dependencies;
 mod packages;
 mod peers;
+mod programs;
+mod servers;
 mod step;
+mod suites;
 mod test;
+mod timings;
 mod tools;
 
 use std::env;
 use std::process::ExitCode;
+
+use crate::suites::Options;
 
 /// `EX_USAGE` of sysexits.h: the command line was not understood.
 const EXIT_USAGE: u8 = 64;
@@ -30,6 +37,7 @@ Commands:
 Examples:
   cargo xtask test
   cargo xtask test --only clippy
+  cargo xtask test --full
   cargo xtask bench file
 ";
 
@@ -37,7 +45,7 @@ Examples:
 #[derive(Debug, PartialEq, Eq)]
 enum Request {
     Help(String),
-    Test { only: Option<String> },
+    Test { only: Option<String>, options: Options },
     Bench { words: Vec<String> },
 }
 
@@ -55,7 +63,7 @@ fn main() -> ExitCode {
             print!("{text}");
             Ok(())
         }
-        Request::Test { only } => test::run(only.as_deref()),
+        Request::Test { only, options } => test::run(only.as_deref(), options),
         Request::Bench { words } => bench::run(&words),
     };
     match outcome {
@@ -81,16 +89,24 @@ fn parse(args: &[String]) -> Result<Request, String> {
 }
 
 fn parse_test(args: &[&str]) -> Result<Request, String> {
-    match args {
-        [] => Ok(Request::Test { only: None }),
-        ["--help" | "-h", ..] => Ok(Request::Help(test::help())),
-        ["--only"] => Err(format!("`--only` needs the name of a step: {}", test::step_names())),
-        ["--only", step] if test::is_step(step) => Ok(Request::Test { only: Some((*step).to_owned()) }),
-        ["--only", step] => Err(format!("`{step}` is not a step; the steps are: {}", test::step_names())),
-        ["--only", _, unknown, ..] | [unknown, ..] => {
-            Err(format!("`{unknown}` is not understood; see `cargo xtask test --help`"))
+    let (mut only, mut options) = (None, Options::default());
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match *arg {
+            "--help" | "-h" => return Ok(Request::Help(test::help())),
+            "--full" => options.full = true,
+            "--timings" => options.timings = true,
+            "--only" => match args.next() {
+                Some(step) if test::is_step(step) => only = Some((*step).to_owned()),
+                Some(step) => {
+                    return Err(format!("`{step}` is not a step; the steps are: {}", test::step_names()));
+                }
+                None => return Err(format!("`--only` needs the name of a step: {}", test::step_names())),
+            },
+            unknown => return Err(format!("`{unknown}` is not understood; see `cargo xtask test --help`")),
         }
     }
+    Ok(Request::Test { only, options })
 }
 
 fn parse_bench(args: &[&str]) -> Request {
@@ -110,8 +126,13 @@ mod tests {
 
     #[test]
     fn each_command_is_understood() {
-        assert_eq!(parsed("test"), Ok(Request::Test { only: None }));
-        assert_eq!(parsed("test --only fmt"), Ok(Request::Test { only: Some("fmt".to_owned()) }));
+        let test = |only: Option<&str>, full, timings| {
+            let only = only.map(str::to_owned);
+            Ok(Request::Test { only, options: Options { full, timings } })
+        };
+        assert_eq!(parsed("test"), test(None, false, false));
+        assert_eq!(parsed("test --only fmt"), test(Some("fmt"), false, false));
+        assert_eq!(parsed("test --full --only test --timings"), test(Some("test"), true, true));
         assert_eq!(parsed("bench"), Ok(Request::Bench { words: vec![] }));
         let words = ["file", "--rounds", "3"].map(str::to_owned).to_vec();
         assert_eq!(parsed("bench file --rounds 3"), Ok(Request::Bench { words }));

@@ -42,7 +42,7 @@ impl Steps {
     pub(crate) fn table(&self) -> String {
         let mut table = String::new();
         let mut line = |name: &str, took: Duration, note: &str| {
-            let _ = writeln!(table, "    {name:<10} {:>7.1} s{note}", took.as_secs_f64());
+            let _ = writeln!(table, "    {name:<13} {:>7.1} s{note}", took.as_secs_f64());
         };
         for Done { name, took, failed } in &self.done {
             line(name, *took, if *failed { "  FAILED" } else { "" });
@@ -52,12 +52,21 @@ impl Steps {
     }
 }
 
-/// `cargo`, the one that runs us, in the root of the repository.
+/// `cargo`, the one that runs us, in the root of the repository, as if it was started from a shell.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
+    // What cargo says of this package to this program. Some build scripts look at it, and would run again, with all that depends on
+    // them, whenever `cargo xtask` follows a plain `cargo`.
+    for (name, _) in env::vars_os() {
+        if name.to_str().is_some_and(|name| OF_THIS_PACKAGE.iter().any(|prefix| name.starts_with(prefix))) {
+            command.env_remove(name);
+        }
+    }
     command
 }
+
+const OF_THIS_PACKAGE: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
 
 /// The root of the repository.
 pub(crate) fn root() -> &'static Path {
@@ -97,12 +106,12 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
-fn judge(shown: &str, status: ExitStatus) -> Outcome {
+pub(crate) fn judge(shown: &str, status: ExitStatus) -> Outcome {
     if status.success() { Ok(()) } else { Err(format!("`{shown}` ended with {status}")) }
 }
 
 /// The command as one would type it, with the variables that were set for it.
-fn shown(command: &Command) -> String {
+pub(crate) fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let variables = command.get_envs().filter_map(|(name, value)| {
         let (name, value) = (name.to_string_lossy(), value?.to_string_lossy());
@@ -114,7 +123,7 @@ fn shown(command: &Command) -> String {
 }
 
 #[expect(clippy::disallowed_methods, reason = "it measures how long a person has waited, no lease")]
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
@@ -130,6 +139,16 @@ mod tests {
         assert_eq!(failure, "step `bad` failed: `false` ended with exit status: 1\nto run it alone: try bad");
         let table = steps.table();
         assert!(table.contains("good") && table.contains("bad") && table.contains("FAILED"), "{table}");
+    }
+
+    #[test]
+    fn cargo_is_not_told_of_the_package_that_runs_it() {
+        assert!(
+            env::var_os("CARGO_MANIFEST_DIR").is_some(),
+            "whoever runs tests says where their package is"
+        );
+        let command = cargo(&["--version"]);
+        assert!(command.get_envs().any(|(name, value)| name == "CARGO_MANIFEST_DIR" && value.is_none()));
     }
 
     #[test]

@@ -4,14 +4,13 @@ use std::fmt::Write;
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{env, io, process};
 
-use crate::packages;
-use crate::peers;
-use crate::step::{Outcome, Steps, cargo, root, run as run_program, run_within};
-use crate::tools;
+use crate::step::{Outcome, Steps, cargo, run as run_program, run_within};
+use crate::suites::Options;
+use crate::{dependencies, packages, peers, programs, suites, tools};
 
 /// How long an example may take: each is something to read in a minute, and to watch in less.
 const EXAMPLE_LIMIT: Duration = Duration::from_mins(2);
@@ -19,32 +18,46 @@ const EXAMPLE_LIMIT: Duration = Duration::from_mins(2);
 struct Step {
     name: &'static str,
     about: &'static str,
-    run: fn() -> Outcome,
+    run: fn(Options) -> Outcome,
+    /// Only with `--full`.
+    full: bool,
+}
+
+const fn step(name: &'static str, about: &'static str, run: fn(Options) -> Outcome) -> Step {
+    Step { name, about, run, full: false }
+}
+
+impl Step {
+    const fn only_with_full(self) -> Self {
+        Self { full: true, ..self }
+    }
 }
 
 const STEPS: &[Step] = &[
-    Step { name: "packages", about: "install the Debian packages that are missing", run: packages::ensure },
-    Step {
-        name: "peers",
-        about: "install the locks of other languages that ours are tested beside",
-        run: peers::ensure,
-    },
-    Step { name: "fmt", about: "the source is formatted", run: fmt },
-    Step { name: "clippy", about: "no warnings, of the compiler or of clippy", run: clippy },
-    Step { name: "doc", about: "the documentation builds without warnings", run: doc },
-    Step { name: "deny", about: "licences, sources and bans of the dependencies", run: deny },
-    Step { name: "test", about: "unit tests, doc tests, and tests against real servers", run: test },
-    Step { name: "examples", about: "every example runs and succeeds", run: examples },
+    step("packages", "install the Debian packages that are missing", |_| packages::ensure()),
+    step("peers", "install the locks of other languages that ours are tested beside", |_| peers::ensure()),
+    step("fmt", "the source is formatted", fmt),
+    step("dependencies", "licences, sources and bans of the dependencies", |_| dependencies::check()),
+    step("deny", "the same, by cargo-deny", deny).only_with_full(),
+    step("clippy", "no warnings, of the compiler or of clippy", clippy),
+    step("doc", "the documentation builds without warnings", doc),
+    step("build", "the test programs and the examples are built", build),
+    step("test", "unit tests, and tests against real servers", test),
+    step("doctest", "the programs in the documentation work", doctest),
+    step("examples", "every example runs and succeeds", examples),
 ];
 
 /// Runs all steps, or one; the first that fails is the last.
-pub(crate) fn run(only: Option<&str>) -> Outcome {
+pub(crate) fn run(only: Option<&str>, options: Options) -> Outcome {
     let mut steps = Steps::default();
-    let chosen = STEPS.iter().filter(|step| only.is_none_or(|only| only == step.name));
+    let chosen = STEPS.iter().filter(|step| match only {
+        Some(only) => only == step.name,
+        None => options.full || !step.full,
+    });
     let mut outcome = Ok(());
     for step in chosen {
         let alone = format!("cargo xtask test --only {}", step.name);
-        outcome = steps.run(step.name, &alone, step.run);
+        outcome = steps.run(step.name, &alone, || (step.run)(options));
         if outcome.is_err() {
             break;
         }
@@ -64,95 +77,89 @@ pub(crate) fn step_names() -> String {
 
 pub(crate) fn help() -> String {
     let mut steps = String::new();
-    for Step { name, about, .. } in STEPS {
-        let _ = writeln!(steps, "  {name:<10} {about}");
+    for Step { name, about, full, .. } in STEPS {
+        let _ = writeln!(steps, "  {name:<13} {about}{}", if *full { " (with --full)" } else { "" });
     }
     format!(
         "\
 All that must hold before a change is merged: what continuous integration runs.
 
-Usage: cargo xtask test [--only STEP]
+Usage: cargo xtask test [--only STEP] [--full] [--timings]
 
 Options:
   --only STEP  run one step, and not those before it
+  --full       run every case on every engine, longer model tests, and cargo-deny
+  --timings    print how long each program, each suite and the slowest tests took
 
 Steps, in this order; the first failure ends the run:
 {steps}
+One test program, or one suite of it, is run by cargo:
+  cargo test --workspace --all-features --test redis -- fair::
+
 Examples:
   cargo xtask test
   cargo xtask test --only clippy
+  cargo xtask test --only test --timings
+  cargo xtask test --full
 "
     )
 }
 
-fn fmt() -> Outcome {
+fn fmt(_: Options) -> Outcome {
     tools::ensure_components()?;
     run_program(&mut cargo(&["fmt", "--all", "--check"]))
 }
 
-fn clippy() -> Outcome {
+fn clippy(_: Options) -> Outcome {
     tools::ensure_components()?;
-    let scope = ["clippy", "--workspace", "--all-targets", "--all-features", "--locked"];
-    run_program(cargo(&scope).args(["--", "-D", "warnings"]))
+    run_program(cargo(&["clippy", "--all-targets"]).args(programs::ALL).args(["--", "-D", "warnings"]))
 }
 
-fn doc() -> Outcome {
-    let args = ["doc", "--workspace", "--no-deps", "--all-features", "--locked"];
-    run_program(cargo(&args).env("RUSTDOCFLAGS", "-D warnings"))
+fn doc(_: Options) -> Outcome {
+    run_program(cargo(&["doc", "--no-deps"]).args(programs::ALL).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-fn deny() -> Outcome {
+fn deny(_: Options) -> Outcome {
     tools::ensure_deny()?;
     // Not the advisories: they come from a network that is not there everywhere, and change overnight.
     run_program(&mut cargo(&["deny", "--locked", "check", "bans", "licenses", "sources"]))
 }
 
-fn test() -> Outcome {
-    let args = ["test", "--workspace", "--all-features", "--locked"];
-    // What the README shows locks in the user's state directory, which is not the tests' to touch.
-    let state = StateFolder::new().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
-    run_program(cargo(&args).env("RUST_BACKTRACE", "1").env("XDG_STATE_HOME", &state.0))
+fn build(_: Options) -> Outcome {
+    programs::build().map(|_| ())
 }
 
-fn examples() -> Outcome {
-    let names = example_names().map_err(|error| format!("cannot list the examples: {error}"))?;
-    if names.is_empty() {
-        println!("    there are no examples");
-        return Ok(());
-    }
-    // Built beforehand, so that the time limit is that of the examples alone.
-    run_program(&mut cargo(&["build", "--locked", "-p", "tenure", "--all-features", "--examples"]))?;
-    let state = StateFolder::new().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
-    for name in names {
-        let args = ["run", "--locked", "--quiet", "-p", "tenure", "--all-features", "--example", &name];
-        let mut command = cargo(&args);
-        command.env("XDG_STATE_HOME", &state.0).stdin(Stdio::null());
+fn test(options: Options) -> Outcome {
+    // What the command keeps in the user's state directory is not the tests' to touch.
+    let state = StateFolder::new()?;
+    suites::run(&programs::build()?, options, &state.0)
+}
+
+fn doctest(_: Options) -> Outcome {
+    let state = StateFolder::new()?;
+    run_program(cargo(&["test", "--doc"]).args(programs::ALL).env("XDG_STATE_HOME", &state.0))
+}
+
+fn examples(_: Options) -> Outcome {
+    let state = StateFolder::new()?;
+    let programs = programs::build()?;
+    for example in programs.iter().filter(|program| program.kind == programs::Kind::Example) {
+        let mut command = Command::new(&example.executable);
+        command.current_dir(&example.folder).env("XDG_STATE_HOME", &state.0).stdin(Stdio::null());
         run_within(EXAMPLE_LIMIT, &mut command)?;
     }
     Ok(())
 }
 
-/// The names of `examples/*.rs`, in the order of the alphabet.
-fn example_names() -> io::Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(root().join("examples"))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
-        }
-    }
-    names.sort();
-    Ok(names)
-}
-
-/// Where the examples keep what they would otherwise leave in the home of whoever runs them.
+/// Where tests and examples keep what they would otherwise leave in the home of whoever runs them.
 struct StateFolder(PathBuf);
 
 impl StateFolder {
-    fn new() -> io::Result<Self> {
-        let path = env::temp_dir().join(format!("tenure-examples-{}", process::id()));
+    fn new() -> Result<Self, String> {
+        let path = env::temp_dir().join(format!("tenure-state-{}", process::id()));
         // It must be new: a folder that was there before may be somebody else's.
-        DirBuilder::new().mode(0o700).create(&path)?;
+        let made: io::Result<()> = DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|error| format!("cannot make a temporary folder: {error}"))?;
         Ok(Self(path))
     }
 }
