@@ -47,12 +47,12 @@ pub(crate) async fn waiters_are_woken_by_a_new_connection_when_that_ends_on_whic
 pub(crate) async fn a_waiter_goes_on_waiting_when_its_connection_ends<D: Database>() {
     let server = D::start();
     for recipe in session_recipes::<D>() {
-        let client = connect(&server.recipe(recipe, "&timeout_ms=2000")).await;
+        let client = connect(&server.recipe(recipe, "&timeout_ms=3000")).await;
         let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
         let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
         // For longer than a silence may last: to wait for a lock is none.
         let before = eventually("somebody waits for long", || {
-            server.waiting().pop().filter(|waiter| server.waits_for_s(waiter) >= Some(3))
+            server.waiting().pop().filter(|waiter| server.waits_for_s(waiter) >= Some(4))
         });
         server.end(&before);
         eventually("it waits on another connection", || {
@@ -71,15 +71,15 @@ pub(crate) async fn a_waiter_goes_on_waiting_when_its_connection_ends<D: Databas
 pub(crate) async fn a_wait_lasts_while_its_connections_end_one_after_the_other<D: Database>() {
     let server = D::start();
     for recipe in session_recipes::<D>() {
-        let client = connect(&server.recipe(recipe, "&timeout_ms=1000")).await;
+        let client = connect(&server.recipe(recipe, "&timeout_ms=3000")).await;
         let held = client.lock("a").ttl(LONG).acquire().await.unwrap();
         let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
         let mut ended = Vec::new();
-        for _ in 0..3 {
+        for _ in 0..2 {
             let waiter = eventually("it waits for longer than the limit", || {
                 assert!(!waiting.is_finished(), "{recipe}: the wait has ended");
                 let waiter = server.waiting().into_iter().find(|one| !ended.contains(one))?;
-                (server.waits_for_s(&waiter) >= Some(2)).then_some(waiter)
+                (server.waits_for_s(&waiter) >= Some(4)).then_some(waiter)
             });
             server.end(&waiter);
             ended.push(waiter);

@@ -38,7 +38,7 @@ async fn a_key_that_is_another_locks_is_refused_and_not_counted_in() {
 async fn a_server_without_room_for_a_prepared_statement_is_said_to_be() {
     let server = MariaDb::start();
     for recipe in session_recipes::<MariaDb>() {
-        let url = server.recipe(recipe, "&timeout_ms=1000");
+        let url = server.recipe(recipe, "&timeout_ms=3000");
         let (holder, other) = (connect(&url).await, connect(&url).await);
         let held = holder.lock("a").ttl(LONG).acquire().await.unwrap();
         server.sql("SET GLOBAL max_prepared_stmt_count = 0");

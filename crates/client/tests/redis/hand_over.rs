@@ -146,7 +146,7 @@ async fn a_waiter_that_gives_up_on_a_paused_redis_has_no_place_when_it_resumes()
     const WAITERS: usize = 40;
     let mut redis = Redis::start();
     let patient = connect(&format!("{}?timeout_ms=60000", redis.url())).await;
-    let client = connect(&format!("{}?timeout_ms=2000", redis.url())).await;
+    let client = connect(&format!("{}?timeout_ms=3000", redis.url())).await;
     let held = patient.lock("a").ttl(LONG).acquire().await.unwrap();
     let wait = |client: &Client| tokio::spawn(client.lock("a").ttl(LONG).acquire());
     // It asks again and again, so the queue does not end by itself.

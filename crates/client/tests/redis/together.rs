@@ -182,7 +182,7 @@ fn many_who_go_away_from_a_runtime_that_stands_still_leave_nothing() {
     let redis = Redis::start();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (here, elsewhere) = (runtime(), runtime());
-    let client = here.block_on(connect(&format!("{}?timeout_ms=1000", redis.url())));
+    let client = here.block_on(connect(&format!("{}?timeout_ms=3000", redis.url())));
     elsewhere.block_on(at_once(&client, MANY));
     let (scripts, sets) = (redis.calls("evalsha"), redis.calls("set"));
     elsewhere.block_on(async { ask_and_go_away(&client, MORE) });

@@ -222,7 +222,7 @@ fn a_release_that_overtakes_leaves_nothing() {
     let five = Five::start();
     let network = Proxy::to(five.0[3].addr());
     let hosts = [0, 1, 2, 4].map(|instance| five.0[instance].addr().to_string()).join(",");
-    let url = format!("redlock://{hosts},{}?timeout_ms=300", network.addr());
+    let url = format!("redlock://{hosts},{}?timeout_ms=1000", network.addr());
     let runtime =
         || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let here = runtime();
@@ -264,19 +264,19 @@ async fn a_vote_that_must_be_sent_again_leaves_nothing() {
 async fn a_late_release_of_an_earlier_try_frees_nothing() {
     let mut three = [(); 3].map(|()| Redis::start());
     let hosts = three.each_ref().map(|redis| redis.addr().to_string()).join(",");
-    let client = Client::connect(&format!("redlock://{hosts}?timeout_ms=300")).await.unwrap();
+    let client = Client::connect(&format!("redlock://{hosts}?timeout_ms=1000")).await.unwrap();
     let _ = acquire(&client, LONG).await.release().await.unwrap();
     three[0].command(&["SET", "a", "somebody", "PX", "600000"]);
     three[2].pause();
     // One is somebody else's and one does not answer: no majority, again and again.
     let waiting = tokio::spawn(client.lock("a").ttl(LONG).acquire());
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(!waiting.is_finished());
     three[0].command(&["DEL", "a"]);
     let held = within(PATIENCE, "it is got from the two", waiting).await.unwrap().unwrap();
     three[2].resume();
     // That nothing comes is seen only by giving it the time to come.
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
     let standing = three.iter().filter(|redis| redis.command(&["EXISTS", "a"]) == "1").count();
     assert!(standing >= 2, "{standing} of 3 have it");
     assert!(held.check().is_ok());

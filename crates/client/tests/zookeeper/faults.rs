@@ -286,7 +286,7 @@ async fn a_holder_whose_server_goes_away_moves_to_another_and_keeps_its_lock() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_majority_nothing_is_locked_and_it_is_said_why() {
     let mut cluster = ZooKeeperCluster::builder().property("readonlymode.enabled", "true").start();
-    let url = format!("zookeeper://{}/faults?tick_ms=500&timeout_ms=2000", hosts(&cluster));
+    let url = format!("zookeeper://{}/faults?tick_ms=500&timeout_ms=3000", hosts(&cluster));
     let client = connect(&url).await;
     let held = client.lock("held").ttl(Duration::from_secs(4)).acquire().await.unwrap();
     let leader = cluster.leader();
