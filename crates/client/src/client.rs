@@ -18,6 +18,7 @@ use crate::info::{LockInfo, Member};
 use crate::lock_all::LockAllRequest;
 use crate::once_per::{OncePerRequest, Run};
 use crate::owner::Owner;
+use crate::random;
 use crate::request::LockRequest;
 use crate::shared::Shared;
 use crate::thread::ClientThread;
@@ -154,12 +155,12 @@ impl Client {
 
     /// A request for several locks, all or nothing. They may be named in any order.
     pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAllRequest {
-        LockAllRequest::new(self.shared.clone(), names, OwnerId::random())
+        LockAllRequest::new(self.shared.clone(), names, random::owner_id())
     }
 
     /// A new owner, whose locks re-enter.
     pub fn owner(&self) -> Owner {
-        self.owner_with_id(OwnerId::random())
+        self.owner_with_id(random::owner_id())
     }
 
     /// The owner with this id, which may hold locks through other clients too.

@@ -34,6 +34,7 @@ use crate::error::{
 use crate::hold::Hold;
 use crate::info::{LockInfo, Member};
 use crate::lease::{Term, Ttl};
+use crate::random;
 use crate::shared::Shared;
 use crate::thread::ClientThread;
 
@@ -229,10 +230,10 @@ impl AcquireRequest {
     /// without a client.
     pub fn new(name: LockName) -> Self {
         Self {
-            grant: GrantId::random(),
+            grant: random::grant_id(),
             name,
             mode: Mode::Ex,
-            owner: OwnerId::random(),
+            owner: random::owner_id(),
             reenter: false,
             ttl: Ttl::DEFAULT,
             renews: false,

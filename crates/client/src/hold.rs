@@ -14,6 +14,7 @@ use crate::engine::{Cancellation, Grant, Granted};
 use crate::error::{LostReason, RenewError};
 use crate::lease::{Term, Ttl};
 use crate::owner::Releasing;
+use crate::random;
 use crate::renewal::{Begun, Renewal};
 use crate::watch::{GuardWatch, Shown};
 
@@ -221,7 +222,7 @@ impl Hold {
             watched: None,
         };
         Self {
-            id: GrantId::random(),
+            id: random::grant_id(),
             name,
             owner,
             reenters,

@@ -162,11 +162,12 @@ impl Drop for Releasing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random;
 
     #[test]
     fn a_slot_goes_when_nobody_uses_it() {
         let reentry = Arc::new(Reentry::default());
-        let (owner, name) = (OwnerId::random(), LockName::parse("a").unwrap());
+        let (owner, name) = (random::owner_id(), LockName::parse("a").unwrap());
         let first = reentry.slot(owner, &name);
         let second = reentry.slot(owner, &name);
         assert!(std::ptr::eq(&raw const *first, &raw const *second), "one owner has one place at a lock");

@@ -1,6 +1,23 @@
-//! The one door through which randomness comes in: the jitter that keeps a fleet from moving in step.
+//! The one door through which randomness comes in: ids, and the jitter that keeps a fleet from moving in step.
 
 use std::time::Duration;
+
+use tenure_table::{GrantId, OwnerId};
+
+/// The id of a new grant.
+pub(crate) fn grant_id() -> GrantId {
+    GrantId::from_u128(rand::random())
+}
+
+/// The id of a new owner.
+pub(crate) fn owner_id() -> OwnerId {
+    OwnerId::from_u128(rand::random())
+}
+
+/// What hash maps are seeded with.
+pub(crate) fn seed() -> u64 {
+    rand::random()
+}
 
 /// A number below this one.
 #[cfg(feature = "etcd")]

@@ -20,6 +20,7 @@ use crate::once_per::OncePerRequest;
 use crate::operation::Operation;
 use crate::outage::Outage;
 use crate::owner::Slot;
+use crate::random;
 use crate::shared::Shared;
 
 /// How long a request waits.
@@ -246,7 +247,7 @@ struct Acquire<'a> {
 impl Acquire<'_> {
     async fn run(&self) -> Result<Guard, AcquireError> {
         match self.owner {
-            None => self.ask_engine(OwnerId::random()).await,
+            None => self.ask_engine(random::owner_id()).await,
             // In a box of its own: most have no owner, and whoever asks keeps what is the larger of the two.
             Some(owner) => Box::pin(self.through(owner)).await,
         }

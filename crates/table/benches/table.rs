@@ -40,7 +40,7 @@ const SESSION: SessionId = SessionId::from_u128(1);
 impl Driver {
     fn new() -> Self {
         let limits = Limits { locks_per_session: u32::MAX, ..Limits::default() };
-        let mut driver = Self { table: Table::new(limits), effects: Vec::new(), number: 0 };
+        let mut driver = Self { table: Table::new(limits, 1), effects: Vec::new(), number: 0 };
         driver.apply(Command::OpenSession { session: SESSION, ttl_ms: 30_000, label: None });
         driver
     }
@@ -329,7 +329,7 @@ fn snapshots(criterion: &mut Criterion) {
         bencher.iter(|| table.write_snapshot(std::io::sink()).expect("a sink takes all"));
     });
     group.bench_function("read", |bencher| {
-        bencher.iter(|| Table::read_snapshot(bytes.as_slice()).expect("it was just written"));
+        bencher.iter(|| Table::read_snapshot(bytes.as_slice(), 1).expect("it was just written"));
     });
     group.bench_function("hash", |bencher| bencher.iter(|| table.state_hash()));
     group.finish();

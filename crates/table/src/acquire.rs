@@ -52,10 +52,7 @@ impl Table {
             let lock = Lock::new(grant, resource, None, mode, extras, notify);
             return self.acquire_at(session, number, owner, (hash, lock), wait, effects);
         }
-        let limit = self.limits.names;
-        if self.names.len() >= limit as usize {
-            return Err(Refusal::TooManyNames { limit });
-        }
+        self.check_names(1)?;
         // Nobody has heard of it: there is nobody to wait for, and no value.
         let known = self.owner_of_request(owner, grant, hash);
         let holder = Holder { session, owner: self.owner_of_new(known, owner, grant) };
@@ -127,6 +124,7 @@ impl Table {
             self.work.note_granted(&lock);
             let lock = self.put_lock_hashed(hash, lock);
             self.resources[resource].add(&mut self.locks, lock);
+            self.note_changed(resource);
             self.answer_granted(session, number, resource, token, effects);
             return Ok(());
         }
@@ -160,10 +158,7 @@ impl Table {
         self.check_items(items)?;
         self.check_locks(session, items.len())?;
         let new = items.iter().filter(|item| self.names.find(&self.resources, &item.name).is_none()).count();
-        let limit = self.limits.names;
-        if new > 0 && self.names.len() + new > limit as usize {
-            return Err(Refusal::TooManyNames { limit });
-        }
+        self.check_names(new)?;
         let mut resources = Vec::with_capacity(items.len());
         for item in items {
             resources.push(self.resource(&item.name));
@@ -270,7 +265,9 @@ impl Table {
         let it = &mut self.locks[lock];
         it.stand(token, self.now_ms);
         self.work.note_granted(it);
-        self.resources[it.resource].add(&mut self.locks, lock);
+        let resource = it.resource;
+        self.resources[resource].add(&mut self.locks, lock);
+        self.note_changed(resource);
     }
 
     /// What a holder gets.
@@ -305,10 +302,17 @@ impl Table {
         if fits { Ok(()) } else { Err(Refusal::LabelTooLong { limit }) }
     }
 
-    fn check_name(&self, name: &LockName) -> Result<(), Refusal> {
+    pub(crate) fn check_name(&self, name: &LockName) -> Result<(), Refusal> {
         let limit = self.limits.name_bytes;
         let fits = name.as_str().len() <= limit as usize;
         if fits { Ok(()) } else { Err(Refusal::NameTooLong { limit }) }
+    }
+
+    /// Names that are known cost nothing more, also if there are too many of them since the limit was lowered.
+    pub(crate) fn check_names(&self, new: usize) -> Result<(), Refusal> {
+        let limit = self.limits.names;
+        let fit = new == 0 || self.names.len() + new <= limit as usize;
+        if fit { Ok(()) } else { Err(Refusal::TooManyNames { limit }) }
     }
 
     fn check_locks(&self, session: Place<Session>, count: usize) -> Result<(), Refusal> {

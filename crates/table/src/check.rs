@@ -105,6 +105,13 @@ impl Table {
             let listed = self.starts.contains(&(start.until_ms, name.clone()));
             ensure!(listed, "the start of `{name}` is never forgotten");
         }
+        for id in &rest.observers {
+            let observed = self.session(*id).map(|session| &self.sessions[session].observed);
+            ensure!(
+                observed.is_some_and(|observed| observed.contains(name)),
+                "`{name}` is observed by nobody"
+            );
+        }
         let line_of_nobody = self.first_in_line(place).is_some_and(|first| self.could_be_granted(first));
         ensure!(!line_of_nobody, "the first in line for `{name}` could be granted");
         Ok(())
@@ -148,6 +155,12 @@ impl Table {
             }
             ensure!(count == session.lock_count, "session {id} has miscounted its locks");
             locks += count as usize;
+            for name in &session.observed {
+                let resource = self.names.find(&self.resources, name);
+                let rest = resource.and_then(|resource| self.resources[resource].rest.as_ref());
+                let listed = rest.is_some_and(|rest| rest.observers.contains(&id));
+                ensure!(listed, "session {id} observes `{name}`, which does not know it");
+            }
             let memory = &session.memory;
             let noted: Vec<u64> = memory.waiting.iter().map(|waiting| waiting.number).collect();
             ensure!(waiting.iter().eq(noted.iter()), "session {id} does not know what it waits for");

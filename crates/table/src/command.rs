@@ -66,6 +66,12 @@ pub enum Command {
     },
     /// Sets the limits for what is asked from now on. What is there stays.
     SetLimits(Limits),
+    /// Raises the version of the rules that the table follows, once every replica knows that version. An older version changes
+    /// nothing; an unknown one is [`RulesUnknown`](crate::Effect::RulesUnknown).
+    SetRules {
+        /// The version.
+        version: u32,
+    },
 }
 
 impl Command {
@@ -127,6 +133,16 @@ pub enum Request {
         name: LockName,
         /// How.
         how: Break,
+    },
+    /// Observes a resource: the session is told when its holders change, until it stops or ends.
+    Observe {
+        /// Which resource.
+        name: LockName,
+    },
+    /// Stops observing a resource.
+    Unobserve {
+        /// Which resource.
+        name: LockName,
     },
 }
 

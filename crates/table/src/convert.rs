@@ -75,6 +75,9 @@ impl Table {
         let here = &mut self.resources[resource];
         here.change(&mut self.locks, lock, to);
         let value = to.covers(from).then(|| here.value());
+        if from != to {
+            self.note_changed(resource);
+        }
         self.touch(resource);
         Granted { token: self.locks[lock].token, value }
     }

@@ -77,6 +77,22 @@ pub enum Effect {
         /// For how long.
         for_ms: u64,
     },
+    /// The holders of a resource that this session observes have changed: [`inspect`](crate::Table::inspect) shows them. Sent once
+    /// for each command.
+    Changed {
+        /// Whose.
+        session: SessionId,
+        /// Which resource.
+        name: LockName,
+    },
+    /// The command asks for rules that this program does not know. The replica must stop: it would decide differently from the
+    /// others from here on.
+    RulesUnknown {
+        /// The version that was asked for.
+        version: u32,
+        /// The newest version that this program knows.
+        known: u32,
+    },
 }
 
 /// How a session ended.
@@ -144,6 +160,10 @@ pub enum Answer {
     },
     /// These grants are marked or gone, in the order in which they were granted.
     Broken(Arc<[GrantId]>),
+    /// The resource is observed.
+    Observed,
+    /// The resource is not observed any more, or was not observed.
+    Unobserved,
 }
 
 /// What a holder gets.
@@ -270,6 +290,20 @@ pub enum Refusal {
     /// Too many wait.
     #[error("{limit} requests wait for `{name}` already, which is the limit")]
     TooManyWaiters {
+        /// The resource.
+        name: LockName,
+        /// The limit.
+        limit: u32,
+    },
+    /// The session observes too many resources.
+    #[error("a session observes at most {limit} locks")]
+    TooManyObserved {
+        /// The limit.
+        limit: u32,
+    },
+    /// Too many sessions observe the resource.
+    #[error("{limit} sessions observe `{name}` already, which is the limit")]
+    TooManyObservers {
         /// The resource.
         name: LockName,
         /// The limit.

@@ -13,12 +13,6 @@ macro_rules! id {
         pub struct $name([u8; 16]);
 
         impl $name {
-            /// A new one, drawn at random: for those who make requests, never for the table.
-            #[cfg(feature = "random-ids")]
-            pub fn random() -> Self {
-                Self::from_u128(rand::random())
-            }
-
             /// The one with these bits.
             pub const fn from_u128(bits: u128) -> Self {
                 Self(bits.to_be_bytes())

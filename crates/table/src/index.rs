@@ -1,12 +1,11 @@
 //! How something is found by its name or id: a hash table of places, which keeps no key of its own.
 //!
-//! Hashes are seeded at random for each process, and again for each table, since names and ids come from strangers. The order of a hash
-//! table is never looked at.
+//! Hashes are seeded for each table, since names and ids come from strangers. The order of a hash table is never looked at.
 
-use std::hash::{BuildHasher, Hash};
+use std::hash::{Hash, Hasher};
 
 use foldhash::SharedSeed;
-use foldhash::fast::SeedableRandomState;
+use foldhash::fast::FoldHasher;
 use hashbrown::HashTable;
 
 use crate::arena::{Arena, Place};
@@ -31,12 +30,28 @@ pub(crate) struct Found<T> {
 #[derive(Debug)]
 pub(crate) struct Index<T> {
     places: HashTable<Place<T>>,
-    hasher: SeedableRandomState,
+    hasher: KeyHasher,
+}
+
+/// How keys are hashed. All of it comes from the seed: a constant that an attacker knows would make collisions easy.
+#[derive(Debug)]
+struct KeyHasher {
+    seed: u64,
+    shared: SharedSeed,
+}
+
+impl KeyHasher {
+    #[inline]
+    fn hash_one<K: Hash + ?Sized>(&self, key: &K) -> u64 {
+        let mut hasher = FoldHasher::with_seed(self.seed, &self.shared);
+        key.hash(&mut hasher);
+        hasher.finish()
+    }
 }
 
 impl<T: Keyed> Index<T> {
     pub(crate) fn new(seed: u64) -> Self {
-        let hasher = SeedableRandomState::with_seed(seed, SharedSeed::global_random());
+        let hasher = KeyHasher { seed, shared: SharedSeed::from_u64(seed) };
         Self { places: HashTable::new(), hasher }
     }
 

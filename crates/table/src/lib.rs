@@ -7,7 +7,7 @@
 //! ```
 //! use tenure_table::*;
 //!
-//! let mut table = Table::new(Limits::default());
+//! let mut table = Table::new(Limits::default(), 7);
 //! let session = SessionId::from_u128(1);
 //! let mut effects = Vec::new();
 //! table.apply(Command::OpenSession { session, ttl_ms: 30_000, label: None }, &mut effects);
@@ -39,6 +39,7 @@ mod list;
 mod lock;
 mod mode;
 mod name;
+mod observe;
 mod once;
 mod owner;
 mod release;
@@ -64,4 +65,7 @@ pub use snapshot::{SnapshotError, StateHash};
 pub use table::Table;
 pub use token::FencingToken;
 pub use value::{SharedValue, Value};
-pub use view::{Behind, DelayView, HolderView, Link, ResourceView, SessionView, WaiterView};
+pub use view::{
+    Behind, DelayView, HeldView, HolderView, Link, ResourceView, SessionState, SessionView, WaiterView,
+    WaitingView,
+};

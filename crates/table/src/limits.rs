@@ -8,12 +8,16 @@ use serde::{Deserialize, Serialize};
 pub struct Limits {
     /// Open sessions. Each costs the leader a timer.
     pub sessions: u32,
-    /// Resources that are held, waited for, or remembered for their value or their last start. The bound on memory.
+    /// Resources that are held, waited for, observed, or remembered for their value or their last start. The bound on memory.
     pub names: u32,
     /// Locks that one session holds or waits for: how much work the end of a session is.
     pub locks_per_session: u32,
     /// Requests that wait for one resource. Beyond it, whoever comes is told at once and not after an hour.
     pub waiters_per_resource: u32,
+    /// Names that one session observes. A session that ends leaves each of them.
+    pub observed_per_session: u32,
+    /// Sessions that observe one name: how many messages one change of its holders costs.
+    pub observers_per_resource: u32,
     /// Locks in one request for several.
     pub items_per_request: u32,
     /// Answers that a session has not acknowledged: the memory of a client that only asks.
@@ -33,6 +37,8 @@ impl Default for Limits {
             names: 10_000_000,
             locks_per_session: 100_000,
             waiters_per_resource: 100_000,
+            observed_per_session: 10_000,
+            observers_per_resource: 10_000,
             items_per_request: 256,
             answers_per_session: 1_024,
             name_bytes: 512,

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use crate::arena::Place;
 use crate::lock::{Lock, Queued};
+use crate::resource::Resource;
 use crate::session::Session;
 use crate::table::Table;
 use crate::{Answer, Break, Effect, GrantId, LockName, LossReason, Outcome, Refusal, SessionEnd, SessionId};
@@ -87,6 +88,8 @@ impl Table {
             effects.push(Effect::SessionUnknown { session: id });
             return;
         };
+        // It is not told of what its own end changes.
+        let observed = self.stop_observing(session);
         let locks: Vec<_> = self.sessions[session].locks.iter(&self.locks).collect();
         let mut resources = Vec::with_capacity(locks.len());
         for lock in &locks {
@@ -132,6 +135,9 @@ impl Table {
             }
         }
         lines.sort_by(|a, b| self.resources[*a].name().cmp(self.resources[*b].name()));
+        // A line that was only observed is not served by this.
+        let idle = |resource: &Place<Resource>| self.resources[*resource].in_line() == 0;
+        lines.extend(observed.into_iter().filter(idle));
         for resource in lines {
             self.touch(resource);
         }
@@ -139,6 +145,7 @@ impl Table {
 
     /// Leaves a lock standing with nobody behind it.
     fn delay(&mut self, lock: Place<Lock>) {
+        self.note_changed(self.locks[lock].resource);
         let lock = &mut self.locks[lock];
         self.resources[lock.resource].ignore(lock);
         (lock.since_ms, lock.notify, lock.let_go) = (self.now_ms, false, false);

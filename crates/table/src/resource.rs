@@ -3,12 +3,14 @@
 //! Most resources are held by one and wanted by nobody, and have neither a value nor a start: those are small, and what the
 //! others have beside that comes and goes with need.
 
+use std::collections::BTreeSet;
+
 use crate::arena::{Arena, Place};
 use crate::index::Keyed;
 use crate::list::List;
 use crate::lock::{InLine, Lock, OfResource, Queued};
 use crate::owner::{Owner, Party};
-use crate::{LockName, Mode, SharedValue};
+use crate::{LockName, Mode, SessionId, SharedValue};
 
 /// What is locked.
 #[derive(Debug)]
@@ -35,6 +37,8 @@ pub(crate) struct Rest {
     pub(crate) waiting_count: u32,
     pub(crate) value: SharedValue,
     pub(crate) start: Option<StartNote>,
+    /// The sessions that are told when the holders change.
+    pub(crate) observers: BTreeSet<SessionId>,
     /// It is to be served before the command is done.
     pub(crate) touched: bool,
 }
@@ -103,7 +107,11 @@ impl Rest {
     }
 
     fn is_needed(&self) -> bool {
-        self.held.total() > 1 || self.in_line() > 0 || !self.value.bytes.is_empty() || self.start.is_some()
+        self.held.total() > 1
+            || self.in_line() > 0
+            || !self.value.bytes.is_empty()
+            || self.start.is_some()
+            || !self.observers.is_empty()
     }
 }
 

@@ -1,6 +1,6 @@
 //! A session, and the answers that it has not acknowledged: what makes a request that comes twice be done once.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::label::Label;
 
@@ -9,7 +9,7 @@ use crate::brief::{Brief, Briefs};
 use crate::index::Keyed;
 use crate::list::List;
 use crate::lock::{Lock, OfSession, Queued};
-use crate::{Answer, Outcome, Refusal, SessionId};
+use crate::{Answer, LockName, Outcome, Refusal, SessionId};
 
 /// The liveness of a client.
 #[derive(Debug)]
@@ -20,6 +20,7 @@ pub(crate) struct Session {
     pub(crate) label: Option<Label>,
     pub(crate) locks: List<Lock, OfSession>,
     pub(crate) lock_count: u32,
+    pub(crate) observed: BTreeSet<LockName>,
     pub(crate) memory: Memory,
 }
 
@@ -51,7 +52,16 @@ pub(crate) struct Waiting {
 
 impl Session {
     pub(crate) fn new(id: SessionId, epoch: u64, ttl_ms: u64, label: Option<Label>) -> Self {
-        Self { id, epoch, ttl_ms, label, locks: List::default(), lock_count: 0, memory: Memory::default() }
+        Self {
+            id,
+            epoch,
+            ttl_ms,
+            label,
+            locks: List::default(),
+            lock_count: 0,
+            observed: BTreeSet::new(),
+            memory: Memory::default(),
+        }
     }
 
     pub(crate) const fn id(&self) -> SessionId {

@@ -4,7 +4,6 @@
 //! impossible by it are refused; the lines of all resources that it touched are served; holders are told who waits behind them.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::hash::{BuildHasher, RandomState};
 
 use crate::arena::{Arena, Place};
 use crate::index::{Found, Index, KeyHash};
@@ -22,6 +21,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Table {
     pub(crate) limits: Limits,
+    pub(crate) rules: u32,
     pub(crate) now_ms: u64,
     pub(crate) last_token: u64,
     /// The number of the request that queued last.
@@ -55,13 +55,15 @@ pub(crate) struct Work {
     /// Owners for whose requests new ones to wait for have appeared, although they have not just queued; and the grant that
     /// waits by itself since then, if that is why.
     pub(crate) recheck: Vec<(OwnerId, Option<GrantId>)>,
+    /// Observed resources whose holders have changed, some of them more than once.
+    pub(crate) changed: Vec<Place<Resource>>,
 }
 
 impl Work {
     /// Asked after every command, so with one comparison.
     pub(crate) fn is_done(&self) -> bool {
-        let Self { serve, wanting, granted, recheck } = self;
-        serve.len() + wanting.len() + granted.len() + recheck.len() == 0
+        let Self { serve, wanting, granted, recheck, changed } = self;
+        serve.len() + wanting.len() + granted.len() + recheck.len() + changed.len() == 0
     }
 
     /// Somebody holds from now on, or in another mode.
@@ -73,15 +75,15 @@ impl Work {
 }
 
 impl Table {
-    /// An empty table.
-    pub fn new(limits: Limits) -> Self {
-        Self::with_seed(limits, RandomState::new().hash_one(0))
-    }
+    /// The newest version of the rules that this crate knows.
+    pub const RULES: u32 = 1;
 
-    /// An empty table whose hash maps are seeded with this. Nothing that a table does depends on it.
-    pub fn with_seed(limits: Limits, seed: u64) -> Self {
+    /// An empty table. The seed is for its hash maps: nothing that a table does depends on it, and whoever chooses names should
+    /// not know it.
+    pub fn new(limits: Limits, seed: u64) -> Self {
         Self {
             limits,
+            rules: 1,
             now_ms: 0,
             last_token: 0,
             last_order: 0,
@@ -135,6 +137,10 @@ impl Table {
             Command::EndDelay { grant } => self.end_delay(grant),
             Command::AdvanceTime { to_ms } => self.advance_time(to_ms),
             Command::SetLimits(limits) => self.limits = limits,
+            Command::SetRules { version } if version > Self::RULES => {
+                effects.push(Effect::RulesUnknown { version, known: Self::RULES });
+            }
+            Command::SetRules { version } => self.rules = self.rules.max(version),
             Command::Request { .. } => unreachable!("this was done before"),
         }
         self.finish(effects);
@@ -159,6 +165,7 @@ impl Table {
             }
         }
         self.tell_holders(effects);
+        self.tell_observers(effects);
     }
 
     /// Looks at one owner again.
@@ -247,6 +254,8 @@ impl Table {
             Request::SetValue { grant, bytes } => self.set_value(place, grant, &bytes),
             Request::Remember { grant, ago_ms, window_ms } => self.remember(place, grant, ago_ms, window_ms),
             Request::Break { name, how } => self.break_lock(&name, how, effects),
+            Request::Observe { name } => self.observe(place, &name),
+            Request::Unobserve { name } => Ok(self.unobserve(place, &name)),
             Request::Acquire(_) | Request::Release { .. } => unreachable!("these were done before"),
         }
     }
@@ -369,6 +378,7 @@ impl Table {
         debug_assert!(lock.queued.is_none());
         if lock.held {
             self.resources[lock.resource].remove(&mut self.locks, &lock);
+            self.note_changed(lock.resource);
         }
         if let Some(holder) = lock.holder {
             self.leave_holder(holder, &lock.of_session, &lock.of_owner);
@@ -477,6 +487,11 @@ impl Table {
     /// The limits.
     pub const fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// The version of the rules that this table follows.
+    pub const fn rules(&self) -> u32 {
+        self.rules
     }
 
     /// The table's time.

@@ -1,4 +1,6 @@
-//! What can be seen of a table: for tools, and for a leader that has just come. Nothing is decided by it.
+//! What can be seen of a table: for tools, for a leader that has just come, and for a client that reconnects. Nothing is decided by it.
+
+use std::collections::BinaryHeap;
 
 use crate::label::Label;
 
@@ -6,7 +8,7 @@ use crate::arena::Place;
 use crate::lock::{Holder, Lock, Queued};
 use crate::resource::Resource;
 use crate::table::Table;
-use crate::{CycleMember, FencingToken, GrantId, LockName, Mode, OwnerId, SessionId, Value};
+use crate::{CycleMember, FencingToken, GrantId, LockName, Mode, Outcome, OwnerId, SessionId, Value};
 
 /// A resource, with who holds it and who waits for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +105,42 @@ pub struct SessionView {
     pub locks: u32,
 }
 
+/// A session with all that its client may have missed while it was not connected. A grant that the client knows and that is not
+/// here is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionState {
+    /// Its epoch: the one to expire it by.
+    pub epoch: u64,
+    /// What it holds, by grant.
+    pub held: Vec<HeldView>,
+    /// What it waits for, by the number of the request, and by grant.
+    pub waiting: Vec<WaitingView>,
+    /// The last answers to requests that have waited, as far as they are not acknowledged, by number.
+    pub settled: Vec<(u64, Outcome)>,
+    /// What it observes, by name.
+    pub observed: Vec<LockName>,
+}
+
+/// A lock of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldView {
+    /// The resource.
+    pub name: LockName,
+    /// The grant.
+    pub holder: HolderView,
+    /// The modes that others wait for and that conflict with this one, if the holder asked to be told of them.
+    pub wanted: Vec<Mode>,
+}
+
+/// A lock or another mode that a session waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingView {
+    /// The resource.
+    pub name: LockName,
+    /// The place in line.
+    pub waiter: WaiterView,
+}
+
 /// One step of the chain that a waiter waits in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
@@ -131,20 +169,60 @@ impl Table {
         Some(self.resource_view(self.names.find(&self.resources, name)?))
     }
 
-    /// The resources whose names start with `prefix` and that somebody holds, delays or waits for, in the order of their names.
-    /// Looks at every resource.
-    pub fn list(&self, prefix: &str) -> Vec<ResourceView> {
-        let mut found: Vec<_> = self
-            .resources
-            .places()
-            .filter(|place| {
-                let resource = &self.resources[*place];
-                let busy = !resource.held.is_empty() || resource.in_line() > 0;
-                busy && resource.name().as_str().starts_with(prefix)
-            })
-            .collect();
-        found.sort_by(|a, b| self.resources[*a].name().cmp(self.resources[*b].name()));
-        found.into_iter().map(|place| self.resource_view(place)).collect()
+    /// A page of a list: the first `limit` resources behind `after` whose names start with `prefix` and that somebody holds, delays
+    /// or waits for, in the order of their names. A page that is not full is the last. Looks at every resource.
+    pub fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Vec<ResourceView> {
+        // The first ones so far, the last of them on top.
+        let mut page = BinaryHeap::new();
+        for place in self.resources.places() {
+            let resource = &self.resources[place];
+            let name = resource.name();
+            let listed = name.as_str().starts_with(prefix)
+                && after.is_none_or(|after| name > after)
+                && (!resource.held.is_empty() || resource.in_line() > 0);
+            if listed && page.len() < limit {
+                page.push(name);
+            } else if listed
+                && let Some(mut last) = page.peek_mut()
+                && name < *last
+            {
+                *last = name;
+            }
+        }
+        page.into_sorted_vec().into_iter().filter_map(|name| self.inspect(name)).collect()
+    }
+
+    /// A session, looked up with all that belongs to it.
+    pub fn session_state(&self, session: SessionId) -> Option<SessionState> {
+        let session = &self.sessions[self.session(session)?];
+        let (mut held, mut waiting) = (Vec::new(), Vec::new());
+        for place in session.locks.iter(&self.locks) {
+            let lock = &self.locks[place];
+            let resource = &self.resources[lock.resource];
+            if lock.held
+                && let Some(holder) = lock.holder
+            {
+                let all = resource.rest.iter().flat_map(|rest| rest.wanted.modes());
+                let wanted = all.filter(|mode| lock.notify && !lock.mode.compatible_with(*mode)).collect();
+                held.push(HeldView {
+                    name: resource.name().clone(),
+                    holder: self.holder_view(place, holder),
+                    wanted,
+                });
+            }
+            if let Some(queued) = lock.queued {
+                waiting.push(WaitingView { name: resource.name().clone(), waiter: self.waiter_view(queued) });
+            }
+        }
+        held.sort_by_key(|view| view.holder.grant);
+        waiting.sort_by_key(|view| (view.waiter.number, view.waiter.grant));
+        Some(SessionState {
+            epoch: session.epoch,
+            held,
+            waiting,
+            settled: session.memory.late.iter().map(|(number, answer)| (*number, answer.outcome())).collect(),
+            observed: session.observed.iter().cloned().collect(),
+        })
     }
 
     /// The chain that a waiter waits in: for whom, and for whom that one waits, until one who waits for nobody, or who was met

@@ -111,7 +111,7 @@ mod tests {
             minder: Pid::from_raw(42).unwrap(),
             started: 4711,
             place: hash("file:/locks"),
-            owner: OwnerId::random(),
+            owner: OwnerId::from_u128(42),
             name: LockName::parse("a:b/c d").unwrap(),
         };
         assert_eq!(Held::parse(&held.line()), Some(held));

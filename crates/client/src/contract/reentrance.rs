@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{Subject, Trial, poll_times};
-use crate::{AcquireError, Mode, OwnerId, Release, Wait};
+use crate::random;
+use crate::{AcquireError, Mode, Release, Wait};
 
 /// The same owner gets what it holds again, with the same token, and the last guard releases.
 pub async fn the_same_owner_reenters<S: Subject>(trial: Trial<S>) {
@@ -98,7 +99,7 @@ pub async fn an_owner_reenters_from_another_process<S: Subject>(trial: Trial<S>)
     let guard = owner.lock(&name).ttl(Trial::<S>::LONG).acquire().await.unwrap();
     let mut helper = trial.helper().await;
     let ttl_ms = trial.ttl_of_the_killed().as_millis();
-    let stranger = helper.ask(&format!("reenter {name} {} {ttl_ms}", OwnerId::random())).await;
+    let stranger = helper.ask(&format!("reenter {name} {} {ttl_ms}", random::owner_id())).await;
     assert!(stranger.starts_with("error"), "{stranger}");
     let got = helper.ask(&format!("reenter {name} {} {ttl_ms}", owner.id())).await;
     let token = guard.token().map_or(0, crate::FencingToken::get);

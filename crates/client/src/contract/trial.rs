@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 
 use super::{Helper, Network, Subject};
 use crate::capabilities::{Capabilities, Expiry, Reach};
+use crate::random;
 use crate::{Client, Guard};
 
 /// One case's engine, names and files.
@@ -35,7 +36,7 @@ impl<S: Subject> Trial<S> {
     pub(super) async fn new(subject: S, module: &'static str) -> Self {
         let client = S::connect(&subject.address()).await;
         let files = tempfile::tempdir().expect("a folder for the test's files can be made");
-        let run = crate::GrantId::random().to_string();
+        let run = random::grant_id().to_string();
         Self { subject, module, client, files, run }
     }
 

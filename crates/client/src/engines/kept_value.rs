@@ -83,10 +83,11 @@ impl KeptValue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random;
 
     #[test]
     fn it_is_read_as_it_was_written() {
-        let writer = GrantId::random();
+        let writer = random::grant_id();
         let sure = KeptValue::written("half-done".into(), writer);
         let doubtful = KeptValue::marked(Value { bytes: "x".into(), in_doubt: true }, writer);
         for value in
@@ -101,7 +102,7 @@ mod tests {
 
     #[test]
     fn who_dies_with_the_mark_leaves_a_doubt_until_somebody_writes() {
-        let (dead, next) = (GrantId::random(), GrantId::random());
+        let (dead, next) = (random::grant_id(), random::grant_id());
         let written = KeptValue::written("half-done".into(), dead);
         assert!(!written.value(|grant| grant == dead).in_doubt, "it is still there");
         let found = written.value(|_| false);

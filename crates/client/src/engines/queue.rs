@@ -74,6 +74,7 @@ pub(super) fn whose(called: &str) -> Option<(GrantId, Mode)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random;
 
     fn queue(modes: &[Mode]) -> Queue {
         let entry = |(order, mode): (usize, &Mode)| Entry {
@@ -112,7 +113,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_called_by_its_grant_and_mode() {
-        let grant = GrantId::random();
+        let grant = random::grant_id();
         for mode in Mode::ALL {
             assert_eq!(whose(&called(grant, mode)), Some((grant, mode)));
         }

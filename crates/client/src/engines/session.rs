@@ -282,6 +282,7 @@ impl<S: HasSession> Drop for InUse<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -302,7 +303,7 @@ mod tests {
     #[test]
     fn belief_counts_from_what_proves_that_the_server_keeps_it() {
         let start = BootTime::now();
-        let (session, grant) = (session(start), GrantId::random());
+        let (session, grant) = (session(start), random::grant_id());
         assert_eq!(keep(&session, grant).unwrap().deadline(), session.term().deadline());
         session.confirm(start + SECOND * 3);
         session.confirm(start + SECOND);
@@ -317,7 +318,7 @@ mod tests {
     #[test]
     fn who_does_not_renew_is_overdue_also_if_the_session_goes_on() {
         let start = BootTime::now();
-        let (session, idle, busy) = (session(start), GrantId::random(), GrantId::random());
+        let (session, idle, busy) = (session(start), random::grant_id(), random::grant_id());
         keep(&session, idle).unwrap();
         keep(&session, busy).unwrap();
         session.confirm(start + SECOND * 6);
@@ -331,7 +332,7 @@ mod tests {
     #[test]
     fn nothing_is_kept_by_one_that_has_ended() {
         let session = session(BootTime::now());
-        let grant = GrantId::random();
+        let grant = random::grant_id();
         keep(&session, grant).unwrap();
         session.end();
         assert!(session.held(grant).is_none() && keep(&session, grant).is_none());
@@ -341,7 +342,7 @@ mod tests {
     async fn one_that_has_ended_is_replaced() {
         let (sessions, now) = (Sessions::<Session>::default(), BootTime::now());
         let open = async |_| Ok::<_, ()>(Arc::new(session(now)));
-        let (first, grant) = (sessions.open(Ttl::DEFAULT, now, open).await.unwrap(), GrantId::random());
+        let (first, grant) = (sessions.open(Ttl::DEFAULT, now, open).await.unwrap(), random::grant_id());
         first.end();
         let second = sessions.open(Ttl::DEFAULT, now, open).await.unwrap();
         assert!(!Arc::ptr_eq(&first, &second));
@@ -360,7 +361,7 @@ mod tests {
         let same = sessions.open(ttl(3000), start, open).await.unwrap();
         let other = sessions.open(ttl(3001), start, open).await.unwrap();
         assert!(Arc::ptr_eq(&first, &same) && !Arc::ptr_eq(&first, &other));
-        keep(other.session(), GrantId::random()).unwrap();
+        keep(other.session(), random::grant_id()).unwrap();
         let later = start + IDLE * 2;
         assert!(sessions.idle(later).is_empty(), "they are in use");
         drop((first, same, other));

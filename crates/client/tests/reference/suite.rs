@@ -1,18 +1,25 @@
 //! The suite is held to an engine that is right, and to engines that are wrong in one way each: every one of these is caught.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::engine::{ReferenceEngine, Store};
 use crate::fault::Fault;
+use tenure::Client;
 use tenure::contract::{self, Subject};
-use tenure::{Client, GrantId};
 
 struct Right(String);
 
+/// An address that no other subject of this process has.
+fn unique() -> String {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed).to_string()
+}
+
 impl Subject for Right {
     async fn start() -> Self {
-        Self(GrantId::random().to_string())
+        Self(unique())
     }
 
     fn address(&self) -> String {
@@ -53,7 +60,7 @@ macro_rules! caught {
                     const PATIENCE: Duration = Duration::from_secs(3);
 
                     async fn start() -> Self {
-                        Self(GrantId::random().to_string())
+                        Self(unique())
                     }
 
                     fn address(&self) -> String {

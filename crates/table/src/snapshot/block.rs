@@ -8,7 +8,7 @@ use super::record::Record;
 
 /// What a snapshot begins with: eight bytes that say what it is, and the version of the format.
 const MAGIC: [u8; 8] = *b"TENURELT";
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 /// A block is closed when it has so many bytes of records.
 const BLOCK_BYTES: usize = 64 * 1024;
 /// So many bytes are made room for at once when a block is read, whatever its length says.

@@ -17,6 +17,8 @@ use sha2::{Digest, Sha256};
 
 use crate::table::Table;
 
+use self::record::{Record, TableRecord};
+
 /// A value that is equal exactly if states are equal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StateHash([u8; 32]);
@@ -60,6 +62,16 @@ pub enum SnapshotError {
         /// The version that can be read.
         known: u16,
     },
+    /// The table follows rules that this program does not know.
+    #[error(
+        "the snapshot needs version {found} of the rules, and this program knows {known}: use a newer program"
+    )]
+    Rules {
+        /// The version that it needs.
+        found: u32,
+        /// The newest version that this program knows.
+        known: u32,
+    },
     /// Its bytes are not those that were written.
     #[error("the snapshot is damaged at byte {at}: {what}; take another one")]
     Damaged {
@@ -84,11 +96,17 @@ impl Table {
         blocks.finish()
     }
 
-    /// Reads a table that was written by [`write_snapshot`](Self::write_snapshot), to the end of what there is to be read.
-    pub fn read_snapshot(from: impl io::Read) -> Result<Self, SnapshotError> {
+    /// Reads a table that was written by [`write_snapshot`](Self::write_snapshot), to the end of what there is to be read. The seed
+    /// is that of [`new`](Self::new).
+    pub fn read_snapshot(from: impl io::Read, seed: u64) -> Result<Self, SnapshotError> {
         let mut blocks = block::Reader::new(from)?;
-        let mut restored = read::Restored::new();
+        let mut restored = read::Restored::new(seed);
         while let Some(record) = blocks.next_record()? {
+            if let Record::Table(TableRecord { rules: found, .. }) = record
+                && found > Self::RULES
+            {
+                return Err(SnapshotError::Rules { found, known: Self::RULES });
+            }
             restored.put(record).map_err(|what| SnapshotError::Contradiction { what })?;
         }
         restored.finish().map_err(|what| SnapshotError::Contradiction { what })

@@ -32,8 +32,8 @@ pub(super) struct Restored {
 type Fault = Result<(), String>;
 
 impl Restored {
-    pub(super) fn new() -> Self {
-        let table = Table::new(Limits::default());
+    pub(super) fn new(seed: u64) -> Self {
+        let table = Table::new(Limits::default(), seed);
         Self { table, begun: false, session: None, resource: None, lines: Vec::new() }
     }
 
@@ -42,7 +42,7 @@ impl Restored {
             return Err("it does not begin as it should".to_owned());
         }
         match record {
-            Record::Table(record) => self.table_record(&record),
+            Record::Table(record) => self.table_record(&record)?,
             Record::Session(record) => self.session_record(record)?,
             Record::Answer(record) => self.answer_record(&record)?,
             Record::Resource(record) => self.resource_record(record)?,
@@ -54,12 +54,17 @@ impl Restored {
         Ok(())
     }
 
-    fn table_record(&mut self, record: &TableRecord) {
+    fn table_record(&mut self, record: &TableRecord) -> Fault {
+        if record.rules == 0 {
+            return Err("there is no version 0 of the rules".to_owned());
+        }
         self.begun = true;
         self.table.limits = record.limits;
+        self.table.rules = record.rules;
         self.table.now_ms = record.now_ms;
         self.table.last_token = record.last_token;
         self.table.last_order = record.last_order;
+        Ok(())
     }
 
     fn session_record(&mut self, record: SessionRecord) -> Fault {
@@ -100,7 +105,7 @@ impl Restored {
     }
 
     fn resource_record(&mut self, record: ResourceRecord) -> Fault {
-        let ResourceRecord { name, value, in_doubt, start } = record;
+        let ResourceRecord { name, value, in_doubt, start, observers } = record;
         let table = &mut self.table;
         if table.names.find(&table.resources, &name).is_some() {
             return Err(format!("`{name}` comes twice"));
@@ -115,6 +120,15 @@ impl Restored {
                 return Err("a start that is over is remembered".to_owned());
             }
             table.note_start(place, StartNote { at_ms, until_ms });
+        }
+        if !observers.is_sorted_by(|a, b| a < b) {
+            return Err("observers are out of order".to_owned());
+        }
+        for id in observers {
+            let session = table.session(id).ok_or_else(|| format!("session {id} is not open"))?;
+            let name = table.resources[place].name().clone();
+            table.sessions[session].observed.insert(name);
+            table.resources[place].rest(&table.locks).observers.insert(id);
         }
         Ok(())
     }

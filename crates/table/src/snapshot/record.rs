@@ -29,6 +29,7 @@ pub(crate) enum Record {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TableRecord {
     pub(crate) limits: Limits,
+    pub(crate) rules: u32,
     pub(crate) now_ms: u64,
     pub(crate) last_token: u64,
     pub(crate) last_order: u64,
@@ -58,6 +59,8 @@ pub(crate) struct ResourceRecord {
     pub(crate) in_doubt: bool,
     /// When it was last started, and until when that is remembered.
     pub(crate) start: Option<(i64, i64)>,
+    /// In the order of their ids.
+    pub(crate) observers: Vec<SessionId>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -17,6 +17,7 @@ impl Table {
     pub(super) fn write_records(&self, mut put: impl FnMut(&Record) -> io::Result<()>) -> io::Result<()> {
         put(&Record::Table(TableRecord {
             limits: self.limits,
+            rules: self.rules,
             now_ms: self.now_ms,
             last_token: self.last_token,
             last_order: self.last_order,
@@ -58,12 +59,15 @@ impl Table {
         put: &mut impl FnMut(&Record) -> io::Result<()>,
     ) -> io::Result<()> {
         let value = Value::from(resource.value());
-        let start = resource.rest.as_ref().and_then(|rest| rest.start);
+        let rest = resource.rest.as_ref();
+        let start = rest.and_then(|rest| rest.start);
+        let observers = rest.into_iter().flat_map(|rest| &rest.observers);
         put(&Record::Resource(ResourceRecord {
             name: resource.name().clone(),
             value: value.bytes,
             in_doubt: value.in_doubt,
             start: start.map(|start| (start.at_ms, start.until_ms)),
+            observers: observers.copied().collect(),
         }))?;
         for lock in resource.held.iter(&self.locks).map(|place| &self.locks[place]) {
             let ids = |holder: crate::lock::Holder| {
@@ -81,7 +85,7 @@ impl Table {
                 let_go: lock.let_go,
             }))?;
         }
-        let Some(rest) = &resource.rest else { return Ok(()) };
+        let Some(rest) = rest else { return Ok(()) };
         for queued in rest.converting.iter(&self.queued) {
             let grant = self.locks[self.queued[queued].lock].grant;
             put(&Record::Converting(ConvertingRecord { grant, line: self.line_record(queued) }))?;

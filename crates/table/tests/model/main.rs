@@ -121,7 +121,7 @@ fn equal_states_have_equal_hashes() {
 /// A long sequence, and what came of it in a few words: each effect is in the digest.
 fn digest(seed: u64) -> String {
     let mut world = World::new(40, 60, 50);
-    let mut table = Table::with_seed(Limits::default(), seed);
+    let mut table = Table::new(Limits::default(), seed);
     let mut digest = DefaultHasher::new();
     let mut effects = Vec::new();
     for act in world.acts(&fixed_steps(1, 20_000)) {
@@ -192,6 +192,8 @@ fn the_commands_reach_everything() {
         "LetGo",
         "Wanted",
         "Delay",
+        "Changed",
+        "RulesUnknown",
         "Queued",
         "Granted",
         "GrantedAll",
@@ -201,6 +203,8 @@ fn the_commands_reach_everything() {
         "Remembered",
         "AlreadyStarted",
         "Broken",
+        "Observed",
+        "Unobserved",
         "Err(NoSession",
         "Err(Forgotten",
         "Err(TooManyAnswers",
@@ -222,6 +226,8 @@ fn the_commands_reach_everything() {
         "Err(TooManyLocks",
         "Err(TooManyNames",
         "Err(TooManyWaiters",
+        "Err(TooManyObserved",
+        "Err(TooManyObservers",
         "Err(NameTooLong",
         "Err(LabelTooLong",
         "Err(ValueTooLong",

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use tenure_table::{Command, LockName, StateHash, Table};
+use tenure_table::{Command, LockName, ResourceView, SessionView, StateHash, Table};
 
 use crate::invariants::Watch;
 use crate::model::Model;
@@ -28,7 +28,7 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn new(model: Model, names: &[LockName], seed: u64, look: Look) -> Self {
-        let table = Table::with_seed(*model.limits(), seed);
+        let table = Table::new(*model.limits(), seed);
         let hash = table.state_hash();
         Self { model, table, names: names.to_vec(), watch: Watch::default(), hash, look }
     }
@@ -72,8 +72,8 @@ impl Pair {
             Ok::<_, String>(bytes)
         };
         let bytes = snapshot(&self.table)?;
-        let restored =
-            Table::read_snapshot(&bytes[..]).map_err(|error| format!("the snapshot is refused: {error}"))?;
+        let restored = Table::read_snapshot(&bytes[..], 7)
+            .map_err(|error| format!("the snapshot is refused: {error}"))?;
         same("hash of the restored table", &restored.state_hash(), &self.table.state_hash())?;
         if snapshot(&restored)? != bytes {
             return Err("the restored table's snapshot has other bytes".to_owned());
@@ -91,11 +91,15 @@ impl Pair {
                 same("last start", &table.recall(name, window_ms), &model.recall(name, window_ms))?;
             }
         }
-        let resources = table.list("");
+        let resources = table.list("", None, usize::MAX);
         same("list", &resources, &model.list(""))?;
-        same("list of a/", &table.list("a/"), &model.list("a/"))?;
+        same("list of a/", &table.list("a/", None, usize::MAX), &model.list("a/"))?;
+        same("list in pages", &in_pages(table), &resources)?;
         let sessions = table.sessions();
         same("sessions", &sessions, &model.sessions())?;
+        for SessionView { session, .. } in &sessions {
+            same("state of a session", &table.session_state(*session), &model.session_state(*session))?;
+        }
         same("delays", &table.delays(), &model.delays())?;
         same("last token", &table.last_token(), &model.last_token())?;
         same("time", &table.now_ms(), &model.now_ms())?;
@@ -103,6 +107,20 @@ impl Pair {
         table.check()?;
         self.watch.look(&resources, &sessions, table.last_token())?;
         crate::chains::look(table, &resources)
+    }
+}
+
+/// All resources, two at a time.
+fn in_pages(table: &Table) -> Vec<ResourceView> {
+    let mut all = Vec::<ResourceView>::new();
+    loop {
+        let after = all.last().map(|last| last.name.clone());
+        let page = table.list("", after.as_ref(), 2);
+        let last = page.len() < 2;
+        all.extend(page);
+        if last {
+            return all;
+        }
     }
 }
 

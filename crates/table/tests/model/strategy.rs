@@ -54,11 +54,12 @@ type Weights = &'static [(u8, Kind)];
 
 /// A little of everything.
 const ANYTHING: Weights = &[
-    (70, Kind::Acquire),
+    (64, Kind::Acquire),
     (30, Kind::Release),
     (40, Kind::Convert),
     (32, Kind::AcquireAll),
     (10, Kind::Cancel),
+    (7, Kind::Observe),
     (8, Kind::SetValue),
     (8, Kind::Remember),
     (6, Kind::Break),
@@ -71,7 +72,8 @@ const ANYTHING: Weights = &[
     (5, Kind::EndDelay),
     (6, Kind::AdvanceTime),
     (6, Kind::SetLimits),
-    (4, Kind::Restore),
+    (1, Kind::SetRules),
+    (2, Kind::Restore),
 ];
 
 /// Only what makes owners wait for one another.
@@ -103,6 +105,7 @@ enum Kind {
     Convert,
     AcquireAll,
     Cancel,
+    Observe,
     SetValue,
     Remember,
     Break,
@@ -115,6 +118,7 @@ enum Kind {
     EndDelay,
     AdvanceTime,
     SetLimits,
+    SetRules,
     Restore,
 }
 
@@ -243,6 +247,8 @@ impl World {
                 number: self.numbers[self.open_session(step)]
                     .saturating_sub(u64::from(step[6] % if self.tangled { 12 } else { 5 })),
             },
+            Kind::Observe if step[7].is_multiple_of(4) => Request::Unobserve { name: self.name(step[4]) },
+            Kind::Observe => Request::Observe { name: self.name(step[4]) },
             Kind::SetValue => Request::SetValue {
                 grant: self.asked_before(step).1,
                 bytes: value(step[10], 1).unwrap_or_default(),
@@ -296,6 +302,7 @@ impl World {
                 return Some(Command::AdvanceTime { to_ms: self.now_ms.saturating_sub(late) });
             }
             Kind::SetLimits => return Some(Command::SetLimits(limits(step))),
+            Kind::SetRules => return Some(Command::SetRules { version: u32::from(step[6] % 4) }),
             Kind::Restore => return None,
         };
         let who = match request {
@@ -521,6 +528,10 @@ fn limits(step: &Step) -> Limits {
     lower(7, |limits| &mut limits.value_bytes, 3);
     if step[11] % 4 == 3 {
         limits.sessions = small(step[10]);
+    }
+    if step[11].is_multiple_of(2) {
+        limits.observed_per_session = small(step[5]) - 1;
+        limits.observers_per_resource = small(step[6]) - 1;
     }
     limits
 }

@@ -26,7 +26,7 @@ impl Story {
     pub(crate) fn new(snapshots: Snapshots) -> Self {
         let limits = Limits::default();
         Self {
-            table: Table::new(limits),
+            table: Table::new(limits, 1),
             limits,
             sessions: Words::default(),
             owners: Words::default(),
@@ -84,12 +84,19 @@ impl Story {
                 came
             }
             "limits" => self.limit(&mut line)?,
+            "rules" => {
+                let version =
+                    u32::try_from(number(line.next("a version")?)?).map_err(|error| error.to_string())?;
+                let mut came = self.apply(Command::SetRules { version })?;
+                came.push(format!("rules {}", self.table.rules()));
+                came
+            }
             "restore" => {
                 self.restore()?;
                 vec!["restored".to_owned()]
             }
             "again" => self.again(&mut line)?,
-            "show" | "list" | "waits" | "sessions" | "delays" | "recall" | "token" => {
+            "show" | "list" | "waits" | "sessions" | "session" | "delays" | "recall" | "token" => {
                 self.look(verb, &mut line)?
             }
             _ => self.ask(verb, &mut line, items)?,
@@ -111,7 +118,7 @@ impl Story {
     pub(crate) fn restore(&mut self) -> Result<(), String> {
         let mut bytes = Vec::new();
         self.table.write_snapshot(&mut bytes).map_err(|error| error.to_string())?;
-        let restored = Table::read_snapshot(bytes.as_slice()).map_err(|error| error.to_string())?;
+        let restored = Table::read_snapshot(bytes.as_slice(), 2).map_err(|error| error.to_string())?;
         restored.check().map_err(|what| format!("the restored table is not sound: {what}"))?;
         if restored.state_hash() != self.table.state_hash() {
             return Err("the restored table has another hash".to_owned());
@@ -152,6 +159,8 @@ impl Story {
             ("names", &mut limits.names),
             ("locks", &mut limits.locks_per_session),
             ("waiters", &mut limits.waiters_per_resource),
+            ("observed", &mut limits.observed_per_session),
+            ("observers", &mut limits.observers_per_resource),
             ("items", &mut limits.items_per_request),
             ("answers", &mut limits.answers_per_session),
             ("name", &mut limits.name_bytes),
@@ -171,7 +180,20 @@ impl Story {
         line: &mut Line<'_>,
         items: Option<&str>,
     ) -> Result<Vec<String>, String> {
-        if !["acquire", "all", "convert", "release", "cancel", "set", "remember", "break"].contains(&verb) {
+        if ![
+            "acquire",
+            "all",
+            "convert",
+            "release",
+            "cancel",
+            "set",
+            "remember",
+            "break",
+            "observe",
+            "unobserve",
+        ]
+        .contains(&verb)
+        {
             return Err(format!("unknown word `{verb}`"));
         }
         let session = self.session(line)?;
@@ -233,6 +255,8 @@ impl Story {
                 };
                 Request::Break { name, how }
             }
+            "observe" => Request::Observe { name: name(line.next("a name")?)? },
+            "unobserve" => Request::Unobserve { name: name(line.next("a name")?)? },
             _ => return Err(format!("unknown word `{verb}`")),
         })
     }
@@ -271,7 +295,9 @@ impl Story {
                 found.iter().flat_map(|resource| self.tell_resource(resource)).collect()
             }
             "list" => {
-                let found = self.table.list(line.next("a prefix").unwrap_or(""));
+                let after = line.option("after").map(name).transpose()?;
+                let limit = usize::try_from(line.number("limit", 100)?).map_err(|error| error.to_string())?;
+                let found = self.table.list(line.next("a prefix").unwrap_or(""), after.as_ref(), limit);
                 found.iter().flat_map(|resource| self.tell_resource(resource)).collect()
             }
             "waits" => {
@@ -282,6 +308,10 @@ impl Story {
                 chain.iter().map(tell).collect()
             }
             "sessions" => self.table.sessions().iter().map(|view| self.tell_session(view)).collect(),
+            "session" => {
+                let state = self.table.session_state(self.session(line)?);
+                state.iter().flat_map(|state| self.tell_state(state)).collect()
+            }
             "delays" => {
                 let delays = self.table.delays();
                 delays.iter().map(|delay| format!("{}: {}", delay.name, self.tell_delay(delay))).collect()

@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use tenure_table::{
-    AcquireAll, Answer, Behind, Break, CycleMember, DelayView, Effect, GrantId, Granted, Item, Outcome,
-    OwnerId, Refusal, Request, ResourceView, SessionEnd, SessionId, SessionView, Value,
+    AcquireAll, Answer, Behind, Break, CycleMember, DelayView, Effect, GrantId, Granted, HeldView, Item,
+    Outcome, OwnerId, Refusal, Request, ResourceView, SessionEnd, SessionId, SessionState, SessionView,
+    Value, WaitingView,
 };
 
 use crate::story::Story;
@@ -38,6 +39,12 @@ impl Story {
             }
             Effect::Wanted { session, grant, mode } => {
                 format!("{} is told that {} is wanted in {mode}", who(session), self.grant_word(*grant))
+            }
+            Effect::Changed { session, name } => {
+                format!("{} is told that the holders of {name} have changed", who(session))
+            }
+            Effect::RulesUnknown { version, known } => {
+                format!("rules {version} are unknown, the newest are {known}")
             }
             Effect::Delay { grant, for_ms } => {
                 format!("{} is dead and keeps its mode for {for_ms} ms", self.grant_word(*grant))
@@ -89,6 +96,8 @@ impl Story {
                 let words = if words.is_empty() { "nothing".to_owned() } else { words.join(", ") };
                 format!("{} {words}", if asked { "marked" } else { "broke" })
             }
+            Ok(Answer::Observed) => format!("observes {what}"),
+            Ok(Answer::Unobserved) => format!("does not observe {what}"),
             Err(refusal) => {
                 if let Refusal::Deadlock { cycle: members } = refusal {
                     cycle = members.iter().map(|member| format!("  {}", self.tell_waiting(member))).collect();
@@ -113,7 +122,9 @@ impl Story {
             | Request::SetValue { grant, .. }
             | Request::Remember { grant, .. } => self.grant_word(*grant).to_owned(),
             Request::Cancel { number } => format!("#{number}"),
-            Request::Break { name, .. } => name.to_string(),
+            Request::Break { name, .. } | Request::Observe { name } | Request::Unobserve { name } => {
+                name.to_string()
+            }
         }
     }
 
@@ -156,6 +167,32 @@ impl Story {
         let label = tell_label(" ", label.as_deref());
         let word = self.sessions.word(session.as_u128());
         format!("{word}{label}, epoch {epoch}, ttl {ttl_ms} ms, {locks} locks")
+    }
+
+    pub(crate) fn tell_state(&self, state: &SessionState) -> Vec<String> {
+        let mut lines = vec![format!("epoch {}", state.epoch)];
+        for HeldView { name, holder, wanted } in &state.held {
+            let whose = self.whose(holder.grant, holder.owner);
+            let let_go = if holder.let_go { ", asked to let go" } else { "" };
+            let mut line = format!("  {whose} holds {name} {}, token {}{let_go}", holder.mode, holder.token);
+            for mode in wanted {
+                write!(line, ", wanted in {mode}").unwrap();
+            }
+            lines.push(line);
+        }
+        for WaitingView { name, waiter } in &state.waiting {
+            let whose = self.whose(waiter.grant, waiter.owner);
+            lines.push(format!("  #{}: {whose} waits for {name} {}", waiter.number, waiter.mode));
+        }
+        for (number, outcome) in &state.settled {
+            let done = match outcome {
+                Ok(answer) => variant(&format!("{answer:?}")).to_owned(),
+                Err(refusal) => variant(&format!("{refusal:?}")).to_owned(),
+            };
+            lines.push(format!("  #{number}: {done}"));
+        }
+        lines.extend(state.observed.iter().map(|name| format!("  observes {name}")));
+        lines
     }
 
     pub(crate) fn tell_resource(&self, resource: &ResourceView) -> Vec<String> {

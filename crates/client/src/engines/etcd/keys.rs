@@ -111,6 +111,7 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random;
 
     #[test]
     fn each_thing_of_a_lock_has_a_key_of_its_own() {
@@ -131,7 +132,7 @@ mod tests {
         assert_eq!(name_of("tenure:value:a/b"), None);
         assert_eq!(name_of("app/tenure:start:a"), None, "another client's, which has a prefix");
         assert!(is_of_a_recipe("694d71ddf2dd5a8f", 0x694d_71dd_f2dd_5a8f));
-        assert!(is_of_a_recipe(&queue::called(GrantId::random(), Mode::Ex), 1));
+        assert!(is_of_a_recipe(&queue::called(random::grant_id(), Mode::Ex), 1));
         assert!(!is_of_a_recipe("web-1", 5) && !is_of_a_recipe("0", 0));
     }
 }

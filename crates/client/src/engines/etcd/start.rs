@@ -11,6 +11,7 @@ use super::fault::Fault;
 use super::keys::Keys;
 use crate::engine::{Grant, Remembered, Start};
 use crate::error::{Lost, LostReason, RememberError};
+use crate::random;
 
 /// etcd tells what is left of a lease in whole seconds.
 const COARSE: Duration = Duration::from_secs(1);
@@ -65,7 +66,7 @@ impl EtcdEngine {
         else {
             return Err(lost());
         };
-        let (id, asked) = (GrantId::random(), self.now());
+        let (id, asked) = (random::grant_id(), self.now());
         // No later one is to be hidden by this.
         let window = start.window.max(start.ago);
         let mut note: Option<(i64, Note)> = None;
@@ -157,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_note_is_read_as_it_was_written() {
-        let note = Note { id: GrantId::random(), ago: SECOND * 3, ago_when_granted: SECOND * 4 };
+        let note = Note { id: random::grant_id(), ago: SECOND * 3, ago_when_granted: SECOND * 4 };
         assert_eq!(Note::parse(note.text().as_bytes()), Some(note));
         for text in [&b""[..], b"x 1 2", b"00000000000000000000000000000001 1", b"\xff"] {
             assert_eq!(Note::parse(text), None);
@@ -166,7 +167,7 @@ mod tests {
 
     #[test]
     fn it_is_never_said_to_be_longer_ago_than_it_was() {
-        let note = Note { id: GrantId::random(), ago: SECOND * 3, ago_when_granted: SECOND * 3 };
+        let note = Note { id: random::grant_id(), ago: SECOND * 3, ago_when_granted: SECOND * 3 };
         // After 4.2 s, 5.8 s of 10 are left, of which etcd says 5.
         assert_eq!(note.noted(10, 5).at_least, SECOND * 7);
         // After 4 s it says 6.

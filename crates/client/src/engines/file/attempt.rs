@@ -272,6 +272,7 @@ mod tests {
     use crate::clock::ManualClock;
     use crate::engine::Start;
     use crate::error::LostReason;
+    use crate::random;
     use tenure_table::LockName;
     use tenure_table::OwnerId;
 
@@ -295,7 +296,7 @@ mod tests {
     #[test]
     fn nobody_gets_in_between_the_look_at_what_can_be_joined_and_the_joining() {
         let directory = tempfile::tempdir().unwrap();
-        let owner = OwnerId::random();
+        let owner = random::owner_id();
         let held = hold(directory.path(), owner);
         let folder = held.resource.folder.clone();
         let second = attempt(directory.path(), owner);
@@ -317,7 +318,7 @@ mod tests {
         let start = Start::new(Duration::ZERO, Duration::from_hours(1));
         for lost in [LostReason::Broken, LostReason::Forgotten] {
             let directory = tempfile::tempdir().unwrap();
-            let held = hold(directory.path(), OwnerId::random());
+            let held = hold(directory.path(), random::owner_id());
             match lost {
                 LostReason::Broken => {
                     File::create(member::break_mark(&held.resource.folder, held.grant)).map(drop).unwrap();
@@ -334,7 +335,7 @@ mod tests {
     #[test]
     fn a_release_waits_for_a_write_that_is_under_way() {
         let directory = tempfile::tempdir().unwrap();
-        let held = hold(directory.path(), OwnerId::random());
+        let held = hold(directory.path(), random::owner_id());
         let short = held.resource.short_lock().unwrap();
         std::thread::scope(|scope| {
             let writing = scope.spawn(|| held.write(Bytes::from_static(b"in time"), SystemTime::UNIX_EPOCH));
@@ -348,7 +349,7 @@ mod tests {
             writing.join().unwrap().unwrap().expect("it still stands");
             releasing.join().unwrap().expect("it stood until now");
         });
-        let next = hold(directory.path(), OwnerId::random());
+        let next = hold(directory.path(), random::owner_id());
         assert_eq!(next.value.bytes, "in time");
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::ENGINE;
 use super::server::{Server, Time, Way};
+use crate::random;
 use crate::url::{EngineUrl, UrlError};
 
 static NAMES: Mutex<BTreeMap<String, (Weak<Server>, Way)>> = Mutex::new(BTreeMap::new());
@@ -62,7 +63,7 @@ pub(super) fn forget_the_gone() {
 }
 
 fn drawn() -> String {
-    tenure_table::SessionId::random().to_string()
+    random::grant_id().to_string()
 }
 
 #[cfg(test)]

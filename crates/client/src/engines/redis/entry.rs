@@ -99,13 +99,14 @@ mod tests {
     use super::*;
     use crate::LockName;
     use crate::engines::details::Ourselves;
+    use crate::random;
 
     #[test]
     fn a_holder_is_read_as_it_was_written() {
         let mut request = AcquireRequest::new(LockName::parse("a").unwrap());
         request.label = Some("the \"holder\"\nof it".into());
         let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_234_567);
-        let value = GrantId::random();
+        let value = random::grant_id();
         let ourselves = Ourselves::new();
         let details = ourselves.details(&request, now, Some(request.grant));
         let text = text_of(&request, value, NONE, &details).to_string();

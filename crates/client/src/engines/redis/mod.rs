@@ -33,7 +33,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use redis::Value as Answer;
-use tenure_table::{FencingToken, GrantId, LockName, Mode, ModeSet};
+use tenure_table::{FencingToken, LockName, Mode, ModeSet};
 
 use self::address::{Address, Form, OWN_KEYS};
 use self::entry::Held;
@@ -55,6 +55,7 @@ use crate::error::{
 };
 use crate::info::{LockInfo, Member};
 use crate::lease::{Term, Ttl};
+use crate::random;
 use crate::url::{EngineUrl, UrlError};
 
 /// The engine `redis:`.
@@ -244,7 +245,7 @@ impl Engine for RedisEngine {
             let mut script = Call::new(&scripts::REMEMBER, &key);
             script.arg(grant.id.to_string()).arg(whole_ms(start.ago)).arg(whole_ms(start.window));
             // By which it is known if it is sent again.
-            script.arg(GrantId::random().to_string());
+            script.arg(random::grant_id().to_string());
             match self.link.script::<Option<i64>>(self.limit, Repeat::Harmless, &script).await {
                 Ok(Some(ago)) => match u64::try_from(ago) {
                     Ok(ago) => Ok(Remembered::Already { ago: Duration::from_millis(ago) }),

@@ -44,7 +44,7 @@ impl Wakeups {
             link,
             limit,
             context,
-            client: GrantId::random().to_string(),
+            client: random::grant_id().to_string(),
             waiting: Arc::default(),
             begun: AtomicBool::new(false),
             open: AtomicBool::new(false),

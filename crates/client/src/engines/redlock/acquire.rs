@@ -101,7 +101,7 @@ impl RedlockEngine {
         details: &str,
         request: &AcquireRequest,
     ) -> Result<Granted, TryError> {
-        let value = GrantId::random();
+        let value = random::grant_id();
         let text = text_of(request, value, NONE, details);
         let (sent_at, limit) = (self.context.clock.now(), self.limit(request.ttl));
         let ways: Vec<_> = self.instances.links().iter().map(Link::present_way).collect();

@@ -205,6 +205,7 @@ fn unwrap_sequence(entries: &mut [Entry]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random;
 
     fn lock(root: &str, name: &str) -> String {
         Root::new(root.into()).lock(&LockName::parse(name).unwrap())
@@ -245,7 +246,7 @@ mod tests {
 
     #[test]
     fn children_are_told_apart() {
-        let (reader, other) = (GrantId::random(), GrantId::random());
+        let (reader, other) = (random::grant_id(), random::grant_id());
         let nodes = [
             format!("{}0000000003", Naming::Kazoo.entry(reader, Mode::Pr)),
             format!("{}0000000007", Naming::Curator.entry(other, Mode::Cr)),

@@ -11,6 +11,7 @@ use super::fault::{Fault, What};
 use super::link::Link;
 use super::paths::START;
 use crate::engine::{Remembered, Start};
+use crate::random;
 
 /// A start that is noted down.
 struct Noted {
@@ -80,7 +81,7 @@ impl ZooKeeperEngine {
         node: &str,
         start: Start,
     ) -> Result<Option<Remembered>, Fault> {
-        let id = GrantId::random();
+        let id = random::grant_id();
         let (path, ago) =
             (format!("{lock}/{START}"), i64::try_from(start.ago.as_millis()).unwrap_or(i64::MAX));
         let text = format!("{id} {ago}");

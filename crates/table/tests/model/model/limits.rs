@@ -30,6 +30,17 @@ impl Model {
         refuse_if(new > 0 && count(known.len() + new) > limit, Refusal::TooManyNames { limit })
     }
 
+    pub(super) fn check_observers(&self, session: SessionId, name: &LockName) -> Result<(), Refusal> {
+        let limit = self.limits.observed_per_session;
+        let observed = self.observers.iter().filter(|(_, observer)| *observer == session);
+        refuse_if(count(observed.count()) >= limit, Refusal::TooManyObserved { limit })?;
+        self.check_names(&[name])?;
+        let limit = self.limits.observers_per_resource;
+        let observers = self.observers.iter().filter(|(observed, _)| observed == name);
+        let why = Refusal::TooManyObservers { name: name.clone(), limit };
+        refuse_if(count(observers.count()) >= limit, why)
+    }
+
     pub(super) fn check_waiters(&self, name: &LockName) -> Result<(), Refusal> {
         let limit = self.limits.waiters_per_resource;
         let why = Refusal::TooManyWaiters { name: name.clone(), limit };

@@ -38,6 +38,7 @@ pub(crate) struct Model {
     values: BTreeMap<LockName, Value>,
     /// Those whose window has not passed.
     starts: BTreeMap<LockName, Start>,
+    observers: BTreeSet<(LockName, SessionId)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -147,11 +148,13 @@ impl Model {
             pending: Vec::new(),
             values: BTreeMap::new(),
             starts: BTreeMap::new(),
+            observers: BTreeSet::new(),
         }
     }
 
     pub(crate) fn apply(&mut self, command: &Command) -> Vec<Effect> {
         let mut step = Step::default();
+        let before = self.observed_holders();
         match command {
             Command::OpenSession { session, ttl_ms, label } => {
                 let effect = self.open(*session, *ttl_ms, label.as_ref());
@@ -184,6 +187,11 @@ impl Model {
                 self.forget_starts();
             }
             Command::SetLimits(limits) => self.limits = *limits,
+            // There is but one version of the rules.
+            Command::SetRules { version: 0 | 1 } => {}
+            Command::SetRules { version } => {
+                step.effects.push(Effect::RulesUnknown { version: *version, known: 1 });
+            }
         }
         loop {
             if let Some((owner, untied)) = step.recheck.pop_first() {
@@ -197,6 +205,7 @@ impl Model {
             }
         }
         self.tell_holders(&mut step);
+        self.tell_observers(&before, &mut step);
         step.effects
     }
 
@@ -230,6 +239,7 @@ impl Model {
             step.effects.push(Effect::SessionUnknown { session });
             return;
         }
+        self.observers.retain(|(_, observer)| *observer != session);
         let mut touched = BTreeSet::new();
         let given_up: Vec<_> =
             self.pending.extract_if(.., |pending| pending.asker.session == session).collect();
@@ -295,6 +305,11 @@ impl Model {
             }
             Request::Break { name, how: Break::Ask } => self.ask(name, step),
             Request::Break { name, how: Break::Force } => self.force(name, step),
+            Request::Observe { name } => self.observe(session, name),
+            Request::Unobserve { name } => {
+                self.observers.remove(&(name.clone(), session));
+                Ok(Answer::Unobserved)
+            }
         };
         self.answer(asker, outcome, step);
     }
@@ -362,6 +377,7 @@ impl Model {
         let mut names: BTreeSet<&LockName> = self.busy_names();
         names.extend(self.values.keys());
         names.extend(self.starts.keys());
+        names.extend(self.observers.iter().map(|(name, _)| name));
         names
     }
 

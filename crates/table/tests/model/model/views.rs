@@ -1,10 +1,11 @@
 //! What can be seen of the model, in the table's words.
 
 use tenure_table::{
-    DelayView, FencingToken, Limits, LockName, ResourceView, SessionId, SessionView, WaiterView,
+    DelayView, FencingToken, HeldView, Limits, LockName, Mode, ResourceView, SessionId, SessionState,
+    SessionView, WaiterView, WaitingView,
 };
 
-use super::{Held, Kind, Model, Session, count};
+use super::{Held, Kind, Model, Pending, Session, count};
 
 impl Model {
     pub(crate) fn inspect(&self, name: &LockName) -> Option<ResourceView> {
@@ -14,16 +15,7 @@ impl Model {
         let (mut converters, mut waiters) = (Vec::new(), Vec::new());
         for pending in self.line(name).into_iter().map(|i| &self.pending[i]) {
             let line = if pending.kind == Kind::Convert { &mut converters } else { &mut waiters };
-            line.push(WaiterView {
-                grant: pending.item(name).grant,
-                owner: pending.owner,
-                session: pending.asker.session,
-                number: pending.asker.number,
-                mode: pending.item(name).mode,
-                label: pending.label.clone(),
-                since_ms: pending.since_ms,
-                together: count(pending.items.len()),
-            });
+            line.push(waiter(pending, name));
         }
         Some(ResourceView {
             name: name.clone(),
@@ -52,6 +44,37 @@ impl Model {
         self.sessions.iter().map(view).collect()
     }
 
+    pub(crate) fn session_state(&self, session: SessionId) -> Option<SessionState> {
+        let state = self.sessions.get(&session)?;
+        let held = self.grants.iter().filter(|held| held.is_of(session)).map(|held| {
+            let wants = |mode: &Mode| {
+                held.holder.notify
+                    && !held.holder.mode.compatible_with(*mode)
+                    && self.wanted(&held.name).iter().any(|(_, wanted)| wanted == mode)
+            };
+            let wanted = Mode::ALL.into_iter().filter(wants).collect();
+            HeldView { name: held.name.clone(), holder: held.holder.clone(), wanted }
+        });
+        let mut held: Vec<_> = held.collect();
+        held.sort_by_key(|view| view.holder.grant);
+        let mut waiting = Vec::new();
+        for pending in self.pending.iter().filter(|pending| pending.asker.session == session) {
+            for item in &pending.items {
+                waiting.push(WaitingView { name: item.name.clone(), waiter: waiter(pending, &item.name) });
+            }
+        }
+        waiting.sort_by_key(|view| (view.waiter.number, view.waiter.grant));
+        let settled = state.answers.iter().filter(|(_, kept)| kept.waited && kept.is_settled());
+        let observed = self.observers.iter().filter(|(_, observer)| *observer == session);
+        Some(SessionState {
+            epoch: state.epoch,
+            held,
+            waiting,
+            settled: settled.map(|(number, kept)| (*number, kept.outcome.clone())).collect(),
+            observed: observed.map(|(name, _)| name.clone()).collect(),
+        })
+    }
+
     pub(crate) fn delays(&self) -> Vec<DelayView> {
         let mut delays: Vec<_> = self.grants.iter().filter_map(Held::delay).collect();
         delays.sort_by_key(|delay| delay.grant);
@@ -72,5 +95,18 @@ impl Model {
 
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
+    }
+}
+
+fn waiter(pending: &Pending, name: &LockName) -> WaiterView {
+    WaiterView {
+        grant: pending.item(name).grant,
+        owner: pending.owner,
+        session: pending.asker.session,
+        number: pending.asker.number,
+        mode: pending.item(name).mode,
+        label: pending.label.clone(),
+        since_ms: pending.since_ms,
+        together: count(pending.items.len()),
     }
 }

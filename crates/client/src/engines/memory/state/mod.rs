@@ -19,6 +19,7 @@ use crate::clock::BootTime;
 use crate::engine::{Granted, LossNotice};
 use crate::error::LostReason;
 use crate::lease::Term;
+use crate::random;
 
 #[derive(Debug)]
 pub(super) struct State {
@@ -118,8 +119,8 @@ fn milliseconds(duration: Duration) -> u64 {
 impl State {
     pub(super) fn new(time: Time) -> Self {
         // Each grant has a session, and how many there may be is for a test's memory to say.
-        let mut table = Table::new(Limits { sessions: u32::MAX, ..Limits::default() });
-        let operator = SessionId::random();
+        let mut table = Table::new(Limits { sessions: u32::MAX, ..Limits::default() }, random::seed());
+        let operator = session_of(random::grant_id());
         table.apply(Command::OpenSession { session: operator, ttl_ms: 0, label: None }, &mut Vec::new());
         Self {
             now: time.now(),
@@ -263,11 +264,13 @@ impl State {
                     self.tell(session);
                     self.apply(Command::CloseSession { session });
                 }
-                // There is no limit on sessions, and nobody asks for the last two.
+                // There is no limit on sessions, and nobody asks for the others.
                 Effect::SessionRefused { .. }
                 | Effect::SessionUnknown { .. }
                 | Effect::Wanted { .. }
-                | Effect::Delay { .. } => {}
+                | Effect::Delay { .. }
+                | Effect::Changed { .. }
+                | Effect::RulesUnknown { .. } => {}
             }
         }
     }

@@ -205,7 +205,7 @@ impl State {
 
     pub(crate) fn list(&self, prefix: &str) -> Vec<LockInfo> {
         let used = |info: &LockInfo| !(info.holders.is_empty() && info.waiters.is_empty());
-        let infos = self.table.list(prefix).into_iter();
+        let infos = self.table.list(prefix, None, usize::MAX).into_iter();
         infos.map(|view| look::info(view.name.clone(), Some(view), self.calendar())).filter(used).collect()
     }
 

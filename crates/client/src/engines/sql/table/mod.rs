@@ -304,7 +304,7 @@ impl Engine for TableEngine {
     ) -> BoxFuture<'static, Result<Remembered, RememberError>> {
         Box::pin(async move {
             // By which it is known if it is sent again.
-            let id = GrantId::random().as_u128().to_be_bytes().to_vec();
+            let id = random::grant_id().as_u128().to_be_bytes().to_vec();
             let noted = self.change(grant.name.as_str().as_bytes(), |book, _| {
                 book.holder(grant.id)?;
                 let at = book.now - whole_ms(start.ago);

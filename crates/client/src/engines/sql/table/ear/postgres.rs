@@ -2,16 +2,16 @@
 
 use sqlx::Error;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
-use tenure_table::GrantId;
 
 use super::{Ear, QUIET, in_time};
+use crate::random;
 
 impl Ear {
     /// Hears what is said on a channel of its own, until the connection ends.
     pub(super) async fn hear_postgres(&self, options: PgConnectOptions) -> Result<(), Error> {
         // The pool hides why it cannot connect, and tries for long where the database is full.
         in_time(self.link.limit(), self.link.options().connect(self.link.limit())).await?.close().await;
-        let channel = format!("tenure_{}", GrantId::random());
+        let channel = format!("tenure_{}", random::grant_id());
         let pool = PgPoolOptions::new()
             .max_connections(1)
             .acquire_timeout(self.link.limit())
