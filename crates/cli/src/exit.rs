@@ -106,7 +106,10 @@ impl From<ConnectError> for Failure {
 impl From<AcquireError> for Failure {
     fn from(error: AcquireError) -> Self {
         let code = match &error {
-            AcquireError::Name(_) | AcquireError::Ttl(_) | AcquireError::MaxHold => USAGE,
+            AcquireError::Name(_)
+            | AcquireError::Ttl(_)
+            | AcquireError::MaxHold
+            | AcquireError::LockDelay { .. } => USAGE,
             AcquireError::NotCovered { .. } => CANNOT,
             AcquireError::Engine(engine) => of_engine(engine),
             _ => NOT_GOT,

@@ -32,10 +32,16 @@ pub struct Capabilities {
     pub fair: bool,
     /// Whether a wait that can never end is refused.
     pub deadlock_detection: bool,
+    /// Whether a holder is told that another request waits for its lock: for [`Guard::wanted`](crate::Guard::wanted).
+    pub notices: bool,
+    /// Whether a lock whose holder expired can be kept from others for a while.
+    pub lock_delay: bool,
     /// Whether an owner re-enters also from another client, in this process or another one.
     pub shared_owners: bool,
     /// Whether [`Client::inspect`](crate::Client::inspect) shows who waits.
     pub visible_waiters: bool,
+    /// Whether [`Client::observe`](crate::Client::observe) is told of changes.
+    pub observes: bool,
     /// What an operator can do about a lock that somebody holds.
     pub breaking: Breaking,
     /// How a grant ends when its holder is no longer heard of.
@@ -59,8 +65,11 @@ impl Capabilities {
             fencing: false,
             fair: false,
             deadlock_detection: false,
+            notices: false,
+            lock_delay: false,
             shared_owners: false,
             visible_waiters: false,
+            observes: false,
             breaking: Breaking::None,
             expiry: Expiry::Lease,
             waking: Waking::Poll,
@@ -78,6 +87,9 @@ impl Capabilities {
             Capability::Fencing => self.fencing,
             Capability::Fair => self.fair,
             Capability::DeadlockDetection => self.deadlock_detection,
+            Capability::Notices => self.notices,
+            Capability::LockDelay => self.lock_delay,
+            Capability::Observe => self.observes,
             Capability::SharedOwners => self.shared_owners,
             Capability::Lease => self.expiry == Expiry::Lease,
             Capability::NoPolling => self.waking != Waking::Poll,
@@ -159,6 +171,12 @@ pub enum Capability {
     Fair,
     /// A wait that can never end is refused.
     DeadlockDetection,
+    /// A holder is told that another request waits for its lock.
+    Notices,
+    /// A lock whose holder expired can be kept from others for a while.
+    LockDelay,
+    /// The holders of a lock can be observed as they change.
+    Observe,
     /// An owner re-enters also from another process.
     SharedOwners,
     /// A holder that is not heard of loses the lock by a lease.
@@ -179,6 +197,9 @@ impl fmt::Display for Capability {
             Self::Fencing => f.write_str("fencing tokens"),
             Self::Fair => f.write_str("first come, first served"),
             Self::DeadlockDetection => f.write_str("deadlock detection"),
+            Self::Notices => f.write_str("notices to a holder whose lock is wanted"),
+            Self::LockDelay => f.write_str("a lock-delay"),
+            Self::Observe => f.write_str("observation of a lock's holders"),
             Self::SharedOwners => f.write_str("an owner that re-enters from another client"),
             Self::Lease => f.write_str("a lease"),
             Self::NoPolling => f.write_str("waiting without polling"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tenure_table::{LockName, OwnerId};
 
-use crate::capabilities::Capabilities;
+use crate::capabilities::{Capabilities, Capability};
 use crate::clock::{Clock, SystemClock};
 use crate::engine::{Break, Engine, EngineContext};
 use crate::engines;
@@ -16,6 +16,7 @@ use crate::error::{
 };
 use crate::info::{LockInfo, Member};
 use crate::lock_all::LockAllRequest;
+use crate::observation::Observation;
 use crate::once_per::{OncePerRequest, Run};
 use crate::owner::Owner;
 use crate::random;
@@ -183,6 +184,28 @@ impl Client {
     /// May be dropped at any point.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>, InspectError> {
         self.shared.ask(|engine| engine.list(prefix.to_owned())).await
+    }
+
+    /// Observes who holds a lock: as it is, and whenever that changes. Nothing is polled. For standbys, caches and dashboards; a lock is
+    /// waited for with [`acquire`](crate::LockRequest::acquire).
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// let client = tenure::Client::connect("memory:").await?;
+    /// let mut leader = client.observe("leader")?;
+    /// assert!(leader.next().await?.holders.is_empty());
+    /// let guard = client.lock("leader").label("node-1").acquire().await?;
+    /// println!("led by {:?}", leader.next().await?.holders[0].label);
+    /// # drop(guard);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn observe(&self, name: impl AsRef<str>) -> Result<Observation, InspectError> {
+        let name = LockName::parse(name)?;
+        self.capabilities().require(Capability::Observe).map_err(EngineError::from)?;
+        self.shared.check_open()?;
+        Ok(Observation::new(self.shared.clone(), name))
     }
 
     /// The operator's: asks the holders of a lock to let go, or with [`Break::Force`] frees it although they may still

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream};
 use tenure_table::{FencingToken, GrantId, LockName, Mode, OwnerId, Value};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -131,6 +132,16 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
     /// The locks whose names start with `prefix` and that are held or waited for, in the order of their names.
     fn list(self: Arc<Self>, prefix: String) -> BoxFuture<'static, Result<Vec<LockInfo>, InspectError>>;
 
+    /// The lock as it is, and again whenever its holders have changed; changes that follow each other closely may be one. It does
+    /// not end. After an error it goes on with the lock as it is by then.
+    fn observe(self: Arc<Self>, name: LockName) -> BoxStream<'static, Result<LockInfo, InspectError>> {
+        let _ = name;
+        let capabilities = self.capabilities().clone();
+        Box::pin(stream::repeat_with(move || {
+            Err(capabilities.unsupported(Capability::Observe.to_string()).into())
+        }))
+    }
+
     /// Marks the present grants of a lock as broken and tells their holders, or frees them at once; answers with
     /// those holders.
     fn break_lock(
@@ -221,8 +232,12 @@ pub struct AcquireRequest {
     pub label: Option<Arc<str>>,
     /// Raised when nobody waits for the answer any more.
     pub cancel: Cancellation,
-    /// To be told when the engine learns by itself that the grant is lost.
-    pub loss: LossNotice,
+    /// How long nobody else gets the lock after this grant has expired. Zero without [`Capability::LockDelay`].
+    pub lock_delay: Duration,
+    /// Whether the engine is to tell [`wanted`](GrantEvents::wanted). Not without [`Capability::Notices`].
+    pub notify: bool,
+    /// To be told what the engine learns by itself.
+    pub events: GrantEvents,
 }
 
 impl AcquireRequest {
@@ -240,7 +255,9 @@ impl AcquireRequest {
             wait: WaitUntil::Try,
             label: None,
             cancel: Cancellation::new(),
-            loss: LossNotice::ignored(),
+            lock_delay: Duration::ZERO,
+            notify: false,
+            events: GrantEvents::ignored(),
         }
     }
 
@@ -421,33 +438,40 @@ pub enum Break {
     Force,
 }
 
-/// How an engine says, by itself, that a grant is lost.
+/// What an engine tells the holder of a grant without having been asked. Nothing of it blocks.
 #[derive(Clone)]
-pub struct LossNotice {
+pub struct GrantEvents {
     hold: Weak<Hold>,
     shared: Weak<Shared>,
 }
 
-impl LossNotice {
+impl GrantEvents {
     pub(crate) fn new(hold: &Arc<Hold>, shared: &Arc<Shared>) -> Self {
         Self { hold: Arc::downgrade(hold), shared: Arc::downgrade(shared) }
     }
 
-    /// A notice that nobody reads: for those who drive an engine without a client.
+    /// Events that nobody reads: for those who drive an engine without a client.
     pub fn ignored() -> Self {
         Self { hold: Weak::new(), shared: Weak::new() }
     }
 
-    /// Tells the holder. Never blocks; the first reason counts.
-    pub fn tell(&self, reason: LostReason) {
+    /// The grant is lost. The first reason counts.
+    pub fn lost(&self, reason: LostReason) {
         if let (Some(hold), Some(shared)) = (self.hold.upgrade(), self.shared.upgrade()) {
             shared.lose(&hold, reason);
         }
     }
+
+    /// Another request waits for this mode, which conflicts with the grant's. May come before the grant is answered.
+    pub fn wanted(&self, mode: Mode) {
+        if let Some(hold) = self.hold.upgrade() {
+            hold.wanted(mode);
+        }
+    }
 }
 
-impl fmt::Debug for LossNotice {
+impl fmt::Debug for GrantEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LossNotice")
+        f.write_str("GrantEvents")
     }
 }

@@ -128,6 +128,12 @@ pub enum AcquireError {
     /// The limit on how long it may be held leaves no time at all.
     #[error("max_hold must be longer than zero")]
     MaxHold,
+    /// The lock-delay is too long.
+    #[error("a lock-delay is at most {most:?}")]
+    LockDelay {
+        /// The longest.
+        most: Duration,
+    },
     /// Somebody else holds it, and the request was not to wait.
     #[error("`{name}` is held by somebody else: wait for it, or see who with `inspect`")]
     Busy {
@@ -190,7 +196,11 @@ impl AcquireError {
         match self {
             Self::Busy { .. } | Self::TimedOut { .. } | Self::Deadlock { .. } | Self::Lapsed { .. } => true,
             Self::Engine(error) => error.is_retryable(),
-            Self::Name(_) | Self::Ttl(_) | Self::MaxHold | Self::NotCovered { .. } => false,
+            Self::Name(_)
+            | Self::Ttl(_)
+            | Self::MaxHold
+            | Self::LockDelay { .. }
+            | Self::NotCovered { .. } => false,
         }
     }
 

@@ -165,6 +165,33 @@ impl Guard {
         async move { watch.jeopardy().await }
     }
 
+    /// Resolves when another request waits for the lock in a mode that conflicts with this one, with that mode; never, if the lock
+    /// is released or lost first, or was not requested with [`notify`](crate::LockRequest::notify). For a holder that can stop early:
+    /// nothing is taken from a holder that goes on.
+    ///
+    /// It is a hint. The other request may have given up since; and a notice that was told stays true until the mode is
+    /// converted to one that does not conflict.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// # let client = tenure::Client::connect("memory:").await?;
+    /// let guard = client.lock("cache").notify(true).acquire().await?;
+    /// let other = tokio::spawn(client.lock("cache").acquire());
+    /// println!("somebody wants it in {}", guard.wanted().await);
+    /// println!("{:?}", guard.release().await?);
+    /// drop(other.await??);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point.
+    pub fn wanted(&self) -> impl Future<Output = Mode> + Send + use<> {
+        let mut watch = self.watch();
+        async move { watch.wanted().await }
+    }
+
     /// Descriptors that keep the grant standing, should this process die: for as long as any process has one of them open, the
     /// engine does not free the lock on that account. For a program that must not let anybody in before its children are
     /// gone. Empty where the lock does not hang on an open descriptor, as with a lease, which stands until it ends.

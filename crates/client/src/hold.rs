@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tenure_table::{FencingToken, GrantId, LockName, Mode, OwnerId, Value};
+use tenure_table::{FencingToken, GrantId, LockName, Mode, ModeSet, OwnerId, Value};
 use tokio::sync::watch;
 
 use crate::clock::BootTime;
@@ -83,6 +83,8 @@ struct Belief {
     renewal: Renewal,
     /// Under which instant the schedule has it.
     scheduled: Option<BootTime>,
+    /// What others wait for, as far as the engine has told. Some of it may be compatible with the mode by now.
+    wanted: ModeSet,
     /// What the engine may still hold of a grant that is lost.
     leftover: Leftover,
     /// Created with the first watch: most locks come and go unwatched.
@@ -218,6 +220,7 @@ impl Hold {
             max_hold_ends: None,
             renewal: Renewal::off(),
             scheduled: None,
+            wanted: ModeSet::of(&[]),
             leftover: Leftover::Nothing,
             watched: None,
         };
@@ -455,10 +458,17 @@ impl Hold {
             belief.token = granted.token;
             if self.renews {
                 belief.lease_ends = belief.lease_ends.max(granted.term.deadline());
-                belief.show();
             }
+            belief.show();
         }
         Ok(())
+    }
+
+    /// Another request waits for this mode.
+    pub(crate) fn wanted(&self, mode: Mode) {
+        let mut belief = self.belief();
+        belief.wanted = belief.wanted.with(mode);
+        belief.show();
     }
 
     /// Takes in a value that was written.
@@ -545,7 +555,8 @@ impl Belief {
             Phase::Held { in_jeopardy } => (None, in_jeopardy),
             Phase::Ended(how) => (Some(how), false),
         };
-        Shown { ended, in_jeopardy, deadline: self.ends().map(|(at, _)| at) }
+        let wanted = self.wanted.iter().rev().find(|wanted| !self.mode.compatible_with(*wanted));
+        Shown { ended, in_jeopardy, deadline: self.ends().map(|(at, _)| at), wanted }
     }
 
     /// Tells the watches what has changed.

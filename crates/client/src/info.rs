@@ -14,6 +14,8 @@ pub struct LockInfo {
     pub holders: Vec<Member>,
     /// Who waits for it, longest first. Empty where the engine cannot see waiters.
     pub waiters: Vec<Member>,
+    /// What keeps it from others although its holder expired. Empty where the engine has no lock-delay.
+    pub lock_delays: Vec<LockDelay>,
     /// The largest token that was granted, where the engine has tokens.
     pub last_token: Option<FencingToken>,
     /// The resource's value.
@@ -27,14 +29,39 @@ impl LockInfo {
             name,
             holders: Vec::new(),
             waiters: Vec::new(),
+            lock_delays: Vec::new(),
             last_token: None,
             value: Value { bytes: bytes::Bytes::new(), in_doubt: false },
         }
     }
 
+    /// Whether nobody holds it, waits for it or has left a lock-delay.
+    pub(crate) const fn is_unused(&self) -> bool {
+        self.holders.is_empty() && self.waiters.is_empty() && self.lock_delays.is_empty()
+    }
+
     /// The holders that are there, as far as the engine knows.
     pub fn present_holders(&self) -> impl Iterator<Item = &Member> {
         self.holders.iter().filter(|member| member.presence == Presence::Present)
+    }
+}
+
+/// A grant that expired and asked for a lock-delay, see [`LockRequest::lock_delay`](crate::LockRequest::lock_delay).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockDelay {
+    /// Which grant.
+    pub grant: GrantId,
+    /// The mode that it held.
+    pub mode: Mode,
+    /// When the delay ends, by this host's calendar.
+    pub until: Option<SystemTime>,
+}
+
+impl LockDelay {
+    /// One whose end is not known.
+    pub const fn new(grant: GrantId, mode: Mode) -> Self {
+        Self { grant, mode, until: None }
     }
 }
 

@@ -41,6 +41,7 @@ mod info;
 mod keeper;
 mod lease;
 mod lock_all;
+mod observation;
 mod once_per;
 mod operation;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -68,9 +69,10 @@ pub use error::{
 };
 pub use guard::{Guard, Release};
 pub use hold::{Ended, GuardState, WhenLost};
-pub use info::{LockInfo, Member, Presence};
+pub use info::{LockDelay, LockInfo, Member, Presence};
 pub use lease::{Term, Ttl, TtlError};
 pub use lock_all::{GuardSet, LockAllRequest};
+pub use observation::Observation;
 pub use once_per::{OncePerRequest, Record, Run, Turn};
 pub use owner::Owner;
 pub use request::{LockRequest, Wait};

@@ -11,7 +11,7 @@ use tracing::field::Empty;
 
 use crate::capabilities::Capability;
 use crate::clock::BootTime;
-use crate::engine::{AcquireRequest, Granted, LossNotice, WaitUntil};
+use crate::engine::{AcquireRequest, GrantEvents, Granted, WaitUntil};
 use crate::error::{AcquireError, EngineError};
 use crate::guard::Guard;
 use crate::hold::{Hold, ReleaseTask, Unusable, WhenLost};
@@ -56,6 +56,8 @@ pub(crate) struct Options {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) label: Option<Arc<str>>,
     pub(crate) when_lost: WhenLost,
+    pub(crate) lock_delay: Duration,
+    pub(crate) notify: bool,
     pub(crate) required: Vec<Capability>,
 }
 
@@ -69,6 +71,8 @@ impl Default for Options {
             max_hold: None,
             label: None,
             when_lost: WhenLost::default(),
+            lock_delay: Duration::ZERO,
+            notify: false,
             required: Vec::new(),
         }
     }
@@ -125,6 +129,21 @@ macro_rules! request_options {
             /// What becomes of it if it is lost while the engine still has it: released at once, if nothing is said.
             pub fn when_lost(mut self, when_lost: $crate::WhenLost) -> Self {
                 self.options().when_lost = when_lost;
+                self
+            }
+
+            /// How long nobody else gets the lock if this holder is not heard of and its lease expires: writes that it sent before
+            /// may still be on their way. A lock that is released is free at once. At most 24 hours; refused by an engine without
+            /// [`Capability::LockDelay`](crate::Capability::LockDelay).
+            pub fn lock_delay(mut self, lock_delay: std::time::Duration) -> Self {
+                self.options().lock_delay = lock_delay;
+                self
+            }
+
+            /// Whether the guard is told that another request waits for the lock: [`Guard::wanted`](crate::Guard::wanted) needs it.
+            /// Refused by an engine without [`Capability::Notices`](crate::Capability::Notices).
+            pub fn notify(mut self, notify: bool) -> Self {
+                self.options().notify = notify;
                 self
             }
 
@@ -213,6 +232,15 @@ impl LockRequest {
         capabilities.require(Capability::Mode(self.options.mode))?;
         for capability in &self.options.required {
             capabilities.require(*capability)?;
+        }
+        if self.options.notify {
+            capabilities.require(Capability::Notices)?;
+        }
+        if self.options.lock_delay > Duration::ZERO {
+            capabilities.require(Capability::LockDelay)?;
+        }
+        if self.options.lock_delay > Ttl::MAX.get() {
+            return Err(AcquireError::LockDelay { most: Ttl::MAX.get() });
         }
         let ttl = Ttl::new(self.options.ttl)?;
         if self.options.max_hold == Some(Duration::ZERO) {
@@ -349,7 +377,7 @@ impl Acquire<'_> {
 
     /// One request to the engine, which is finished even if this future is dropped.
     async fn ask_once(&self, owner: OwnerId) -> Result<(Arc<Hold>, Granted), AcquireError> {
-        let Options { mode, renew, ref label, when_lost, .. } = *self.options;
+        let Options { mode, renew, ref label, when_lost, lock_delay, notify, .. } = *self.options;
         let reenters = self.owner.is_some();
         let hold = Hold::pending(self.name.clone(), owner, reenters, mode, self.ttl, renew, when_lost);
         let hold = Arc::new(hold);
@@ -365,7 +393,9 @@ impl Acquire<'_> {
             wait: self.wait,
             label: label.clone(),
             cancel: cancel.clone(),
-            loss: LossNotice::new(&hold, self.shared),
+            lock_delay,
+            notify,
+            events: GrantEvents::new(&hold, self.shared),
         };
         self.shared.check_open()?;
         let (background, grant) = (self.shared.background.clone(), hold.grant());

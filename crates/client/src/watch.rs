@@ -1,5 +1,6 @@
 //! A hold as a task or thread beside the work sees it, without keeping the lock.
 
+use tenure_table::Mode;
 use tokio::sync::watch;
 
 use crate::clock::BootTime;
@@ -12,6 +13,8 @@ pub(crate) struct Shown {
     pub(crate) in_jeopardy: bool,
     /// When belief ends if nothing more is heard.
     pub(crate) deadline: Option<BootTime>,
+    /// The strongest mode that others wait for and that conflicts with the one that is held.
+    pub(crate) wanted: Option<Mode>,
 }
 
 /// Tells how a guard's hold on its lock ended, without being the guard: for a task or thread beside the work. From
@@ -50,6 +53,21 @@ impl GuardWatch {
     pub async fn jeopardy(&mut self) -> Option<BootTime> {
         if let Ok(shown) = self.shown.wait_for(|shown| shown.in_jeopardy).await {
             return shown.deadline;
+        }
+        std::future::pending().await
+    }
+
+    /// Resolves when another request is known to have waited for the lock in a mode that conflicts with the one that is held, with
+    /// that mode; never, if the lock is released or lost first. See [`Guard::wanted`](crate::Guard::wanted).
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point.
+    pub async fn wanted(&mut self) -> Mode {
+        let told = |shown: &Shown| shown.ended.is_some() || shown.wanted.is_some();
+        if let Ok(shown) = self.shown.wait_for(told).await
+            && let Shown { ended: None, wanted: Some(mode), .. } = *shown
+        {
+            return mode;
         }
         std::future::pending().await
     }

@@ -134,8 +134,14 @@ impl ModeSet {
         self.0 & (1 << mode as u8) != 0
     }
 
+    /// The set with one more mode.
+    #[must_use]
+    pub const fn with(self, mode: Mode) -> Self {
+        Self(self.0 | 1 << mode as u8)
+    }
+
     /// The modes in the set, weakest first.
-    pub fn iter(self) -> impl Iterator<Item = Mode> {
+    pub fn iter(self) -> impl DoubleEndedIterator<Item = Mode> {
         Mode::ALL.into_iter().filter(move |mode| self.contains(*mode))
     }
 }

@@ -27,6 +27,15 @@ pub async fn what_is_not_declared_is_unsupported<S: Subject>(trial: Trial<S>) {
             Err(error) => panic!("{mode}: {error}"),
         }
     }
+    let refused = |answer: Result<crate::Guard, AcquireError>| {
+        matches!(answer, Err(AcquireError::Engine(EngineError::Unsupported(_))))
+    };
+    if !capabilities.notices {
+        assert!(refused(trial.client().lock(&name).notify(true).acquire().await));
+    }
+    if !capabilities.lock_delay {
+        assert!(refused(trial.client().lock(&name).lock_delay(Trial::<S>::SHORT).acquire().await));
+    }
     let guard = trial.holder(&name).await;
     assert_eq!(guard.token().is_some(), capabilities.fencing);
     if !capabilities.conversion {
@@ -55,6 +64,9 @@ pub async fn a_weaker_engine_is_refused<S: Subject>(trial: Trial<S>) {
         Capability::Fencing,
         Capability::Fair,
         Capability::DeadlockDetection,
+        Capability::Notices,
+        Capability::LockDelay,
+        Capability::Observe,
         Capability::SharedOwners,
         Capability::Lease,
         Capability::NoPolling,

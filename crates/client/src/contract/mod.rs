@@ -40,7 +40,10 @@ pub mod crash;
 pub mod deadlock;
 pub mod exclusion;
 pub mod leaks;
+pub mod lock_delay;
 pub mod network;
+pub mod notices;
+pub mod observe;
 pub mod once;
 pub mod reentrance;
 pub mod release;
@@ -171,11 +174,17 @@ macro_rules! contract_suite {
                 leaks: recipe a_dropped_acquire_leaves_nothing, recipe a_dropped_wait_leaves_nothing,
                     recipe a_wait_dropped_at_the_grant_leaves_nothing, recipe a_timed_out_wait_leaves_nothing,
                     recipe a_dropped_release_releases, recipe a_dropped_guard_releases;
+                lock_delay: recipe an_expired_lock_is_kept_for_its_delay, recipe a_released_lock_has_no_delay,
+                    recipe a_delay_is_seen_and_can_be_broken;
                 network: servers belief_ends_before_one_who_is_cut_off_is_replaced, servers a_cut_that_is_mended_in_time_costs_nothing,
                     servers an_acquire_that_is_cut_off_leaves_nothing, servers an_acquire_whose_answer_is_lost_leaves_nothing,
                     servers a_release_that_is_cut_off_is_done_later, servers a_waiter_outlasts_its_connection,
                     servers a_wait_lasts_through_an_outage, servers a_runtime_that_ends_unanswered_leaves_nothing,
                     servers a_runtime_that_stands_still_unanswered_leaves_nothing;
+                notices: recipe a_holder_is_told_that_another_waits, recipe the_next_holder_is_told_of_those_behind_it,
+                    recipe a_notice_is_of_a_mode_that_conflicts;
+                observe: recipe the_holders_are_seen_as_they_change, recipe the_end_of_a_lease_is_seen,
+                    layer a_closed_client_ends_the_observation;
                 once: servers what_is_not_remembered_is_unsupported, recipe a_second_start_within_the_window_is_told,
                     recipe one_of_many_runs_it, layer those_who_waited_do_not_run_it_again, recipe one_of_many_processes_runs_it,
                     recipe a_killed_run_counts_as_it_was_to_be_recorded, layer while_it_runs_others_are_told_at_once,

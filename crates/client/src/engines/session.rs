@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::kept_value::KeptValue;
 use crate::clock::BootTime;
-use crate::engine::LossNotice;
+use crate::engine::GrantEvents;
 use crate::error::LostReason;
 use crate::lease::{Term, Ttl};
 
@@ -46,7 +46,7 @@ pub(super) struct Held {
     pub(super) token: FencingToken,
     /// The lock's value, if it is marked as this grant's to write.
     pub(super) marked: Option<KeptValue>,
-    loss: LossNotice,
+    events: GrantEvents,
     /// When it ends if it is not renewed.
     ends: BootTime,
 }
@@ -88,14 +88,14 @@ impl Session {
         node: String,
         token: FencingToken,
         marked: Option<KeptValue>,
-        loss: LossNotice,
+        events: GrantEvents,
     ) -> Option<Term> {
         let mut state = self.state();
         if self.ended.is_cancelled() {
             return None;
         }
         let ends = state.confirmed + self.timeout;
-        state.held.insert(grant, Held { node, token, marked, loss, ends });
+        state.held.insert(grant, Held { node, token, marked, events, ends });
         drop(state);
         Some(self.term())
     }
@@ -130,7 +130,7 @@ impl Session {
     #[cfg(feature = "etcd")]
     pub(super) fn lose(&self, grant: GrantId, reason: LostReason) {
         if let Some(held) = self.forget(grant) {
-            held.loss.tell(reason);
+            held.events.lost(reason);
         }
     }
 
@@ -146,7 +146,7 @@ impl Session {
         let lost: Vec<_> = state.held.drain().map(|(_, held)| held).collect();
         drop(state);
         for held in lost {
-            held.loss.tell(LostReason::Disconnected);
+            held.events.lost(LostReason::Disconnected);
         }
     }
 
@@ -297,7 +297,7 @@ mod tests {
     }
 
     fn keep(session: &Session, grant: GrantId) -> Option<Term> {
-        session.keep(grant, "node".into(), FencingToken::new(1), None, LossNotice::ignored())
+        session.keep(grant, "node".into(), FencingToken::new(1), None, GrantEvents::ignored())
     }
 
     #[test]

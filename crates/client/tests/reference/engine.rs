@@ -6,16 +6,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream};
 use tenure::capabilities::{Breaking, Expiry, Reach, Waking};
 use tenure::clock::{BootTime, Clock};
 use tenure::engine::{
-    AcquireRequest, Conversion, EngineContext, Grant, Granted, LossNotice, Remembered, Start, WaitUntil,
+    AcquireRequest, Conversion, EngineContext, Grant, GrantEvents, Granted, Remembered, Start, WaitUntil,
 };
 use tenure::error::{CycleMember, RememberError, RenewError};
 use tenure::{
     AcquireError, Break, BreakError, Capabilities, ConvertError, Engine, EngineError, FencingToken, GrantId,
-    InspectError, LockInfo, LockName, Lost, LostReason, Member, ModeSet, OwnerId, ReleaseError, Term, Value,
-    ValueError,
+    InspectError, LockDelay, LockInfo, LockName, Lost, LostReason, Member, ModeSet, OwnerId, ReleaseError,
+    Term, Value, ValueError,
 };
 use tokio::sync::watch;
 
@@ -44,6 +45,8 @@ struct Table {
 #[derive(Debug, Default)]
 struct Resource {
     granted: Vec<Held>,
+    /// Grants that expired, each until its lock-delay ends.
+    delayed: Vec<(Member, BootTime)>,
     /// Converters first, each kind in its order.
     queue: Vec<Queued>,
     value: Value,
@@ -54,7 +57,9 @@ struct Resource {
 struct Held {
     member: Member,
     expires: BootTime,
-    loss: LossNotice,
+    lock_delay: Duration,
+    notify: bool,
+    events: GrantEvents,
 }
 
 #[derive(Clone, Debug)]
@@ -62,7 +67,9 @@ struct Queued {
     member: Member,
     converts: bool,
     ttl: Duration,
-    loss: LossNotice,
+    lock_delay: Duration,
+    notify: bool,
+    events: GrantEvents,
 }
 
 impl Store {
@@ -107,7 +114,12 @@ impl Table {
     fn serve(&mut self, name: &LockName, now: BootTime, fault: Fault) {
         let resource = self.resources.entry(name.clone()).or_default();
         let died = resource.granted.iter().any(|held| held.expires <= now && held.member.mode.may_write());
-        resource.granted.retain(|held| held.expires > now);
+        for held in resource.granted.extract_if(.., |held| held.expires <= now) {
+            if fault != Fault::ForgetsLockDelays {
+                resource.delayed.push((held.member, held.expires + held.lock_delay));
+            }
+        }
+        resource.delayed.retain(|(_, until)| *until > now);
         resource.value.in_doubt |= died;
         let mut place = 0;
         while place < resource.queue.len() {
@@ -143,7 +155,12 @@ impl Table {
             next.member.token =
                 if keeps_token { kept.unwrap().token } else { Some(FencingToken::new(self.token)) };
             resource.granted.retain(|held| held.member.grant != id);
-            resource.granted.push(Held { member: next.member, expires: now + next.ttl, loss: next.loss });
+            let Queued { member, ttl, lock_delay, notify, events, .. } = next;
+            let held = Held { member, expires: now + ttl, lock_delay, notify, events };
+            for waiter in &resource.queue {
+                held.tell(&waiter.member, fault);
+            }
+            resource.granted.push(held);
             place = 0;
         }
     }
@@ -202,11 +219,22 @@ impl Table {
     }
 }
 
+impl Held {
+    /// Tells the holder of a waiter, if it asked for that and is in the waiter's way.
+    fn tell(&self, waiter: &Member, fault: Fault) {
+        let conflicts = !self.member.mode.compatible_with(waiter.mode) && self.member.grant != waiter.grant;
+        if self.notify && conflicts && fault != Fault::LosesNotices {
+            self.events.wanted(waiter.mode);
+        }
+    }
+}
+
 impl Resource {
     fn fits(&self, member: &Member, converts: bool, fault: Fault) -> bool {
         let others = self.granted.iter().filter(|held| held.member.owner != member.owner);
+        let others = others.map(|held| &held.member).chain(self.delayed.iter().map(|(member, _)| member));
         (converts && fault == Fault::ConvertsOverOthers)
-            || others.map(|held| held.member.mode).all(|held| held.compatible_with(member.mode))
+            || others.map(|held| held.mode).all(|held| held.compatible_with(member.mode))
     }
 
     fn held(&self, id: GrantId) -> Option<&Held> {
@@ -232,6 +260,9 @@ impl ReferenceEngine {
         capabilities.fencing = true;
         capabilities.fair = true;
         capabilities.deadlock_detection = true;
+        capabilities.notices = true;
+        capabilities.lock_delay = true;
+        capabilities.observes = true;
         capabilities.shared_owners = true;
         capabilities.visible_waiters = true;
         capabilities.breaking = Breaking::Force;
@@ -309,6 +340,11 @@ impl ReferenceEngine {
                 let over = wait.is_over(sent_at)
                     || (cancel.is_cancelled() && self.store.fault != Fault::IgnoresCancel);
                 let cycle = if searched || over { None } else { table.cycle(&queued, name) };
+                if !searched && !over {
+                    for held in &table.resources[name].granted {
+                        held.tell(&queued.member, self.store.fault);
+                    }
+                }
                 searched = true;
                 let cries = self.store.fault == Fault::CriesDeadlock && !over;
                 let resource = table.resources.get_mut(name).unwrap();
@@ -322,10 +358,9 @@ impl ReferenceEngine {
                 if over {
                     return Ok(None);
                 }
-                let next = resource
-                    .granted
-                    .iter()
-                    .map(|held| held.expires)
+                let expiries = resource.granted.iter().map(|held| held.expires);
+                let next = expiries
+                    .chain(resource.delayed.iter().map(|(_, until)| *until))
                     .min()
                     .unwrap_or(sent_at + Duration::from_hours(1));
                 wait.or_at(next)
@@ -370,13 +405,22 @@ impl ReferenceEngine {
                 let joined = Held {
                     member: member.clone(),
                     expires: sent_at + self.kept(request.ttl.get()),
-                    loss: request.loss,
+                    lock_delay: request.lock_delay,
+                    notify: request.notify,
+                    events: request.events,
                 };
                 resource.granted.push(joined);
                 return Ok(Granted::new(member.token, term).with_value(resource.value.clone()));
             }
         }
-        let queued = Queued { member, converts: false, ttl: request.ttl.get(), loss: request.loss.clone() };
+        let queued = Queued {
+            member,
+            converts: false,
+            ttl: request.ttl.get(),
+            lock_delay: request.lock_delay,
+            notify: request.notify,
+            events: request.events.clone(),
+        };
         match self.queue(&request.name, queued, request.wait, &request.cancel).await {
             Ok(Some(granted)) => Ok(granted),
             Ok(None) => Err(request.not_got()),
@@ -465,7 +509,14 @@ impl Engine for ReferenceEngine {
                 let held = table.resources[&grant.name].held(grant.id).ok_or_else(|| lost.clone())?;
                 let mut member = held.member.clone();
                 member.mode = to;
-                Queued { member, converts: true, ttl: grant.ttl.get(), loss: held.loss.clone() }
+                Queued {
+                    member,
+                    converts: true,
+                    ttl: grant.ttl.get(),
+                    lock_delay: held.lock_delay,
+                    notify: held.notify,
+                    events: held.events.clone(),
+                }
             };
             match self.queue(&grant.name, queued, conversion.wait, &conversion.cancel).await {
                 Ok(Some(granted)) => Ok(granted),
@@ -548,6 +599,8 @@ impl Engine for ReferenceEngine {
             let mut info = LockInfo::free(name);
             info.holders = resource.granted.iter().map(|held| held.member.clone()).collect();
             info.waiters = resource.queue.iter().map(|queued| queued.member.clone()).collect();
+            let delays = resource.delayed.iter().map(|(member, _)| LockDelay::new(member.grant, member.mode));
+            info.lock_delays = delays.collect();
             info.value = resource.value.clone();
             Ok(info)
         })
@@ -567,9 +620,37 @@ impl Engine for ReferenceEngine {
             for name in names {
                 infos.push(self.clone().inspect(name).await?);
             }
-            infos.retain(|info| !(info.holders.is_empty() && info.waiters.is_empty()));
+            infos.retain(|info| {
+                !(info.holders.is_empty() && info.waiters.is_empty() && info.lock_delays.is_empty())
+            });
             Ok(infos)
         })
+    }
+
+    fn observe(self: Arc<Self>, name: LockName) -> BoxStream<'static, Result<LockInfo, InspectError>> {
+        let mut changed = self.store.changed.subscribe();
+        changed.mark_changed();
+        Box::pin(stream::unfold(changed, move |mut changed| {
+            let (engine, name) = (self.clone(), name.clone());
+            async move {
+                let next_end = {
+                    let table = engine.store.table.lock().unwrap();
+                    let held = table.resources.get(&name).into_iter().flat_map(|resource| &resource.granted);
+                    held.map(|held| held.expires).min()
+                };
+                let ends = async {
+                    match next_end {
+                        Some(at) => engine.clock.sleep_until(at).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    _ = changed.changed(), if engine.store.fault != Fault::LosesChanges => {}
+                    () = ends => {}
+                }
+                Some((engine.inspect(name).await, changed))
+            }
+        }))
     }
 
     fn break_lock(
@@ -581,15 +662,16 @@ impl Engine for ReferenceEngine {
             let mut table = self.serve(&name)?;
             let resource = table.resources.get_mut(&name).unwrap();
             let broken = resource.granted.clone();
-            if broken.is_empty() {
+            if broken.is_empty() && (resource.delayed.is_empty() || how == Break::Ask) {
                 return Err(BreakError::NotHeld { name });
             }
             if how == Break::Force {
                 resource.granted.clear();
+                resource.delayed.clear();
             }
             drop(table);
             for held in &broken {
-                held.loss.tell(LostReason::Broken);
+                held.events.lost(LostReason::Broken);
             }
             self.store.changed.send_replace(());
             Ok(broken.into_iter().map(|held| held.member).collect())

@@ -50,4 +50,10 @@ pub(crate) enum Fault {
     StartsEverything,
     /// A start costs the value.
     StartsOverTheValue,
+    /// A holder is not told that others wait.
+    LosesNotices,
+    /// An observer is not told of changes.
+    LosesChanges,
+    /// A lock is free as soon as its holder expired.
+    ForgetsLockDelays,
 }

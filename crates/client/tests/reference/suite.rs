@@ -110,4 +110,8 @@ caught! {
     a_start_that_stands_for_ever_is_caught: StartsForEver by once::after_the_window_it_runs_again;
     a_start_of_another_name_is_caught: StartsEverything by once::a_second_start_within_the_window_is_told;
     a_start_that_costs_the_value_is_caught: StartsOverTheValue by once::a_value_and_a_start_leave_each_other_alone;
+    a_notice_that_is_lost_is_caught: LosesNotices by notices::a_holder_is_told_that_another_waits;
+    a_notice_that_is_lost_at_the_grant_is_caught: LosesNotices by notices::the_next_holder_is_told_of_those_behind_it;
+    a_change_that_is_lost_is_caught: LosesChanges by observe::the_holders_are_seen_as_they_change;
+    a_lock_delay_that_is_forgotten_is_caught: ForgetsLockDelays by lock_delay::an_expired_lock_is_kept_for_its_delay;
 }

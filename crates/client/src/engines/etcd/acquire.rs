@@ -389,7 +389,7 @@ impl EtcdEngine {
         }
         let fencing = FencingToken::new(token.unsigned_abs());
         let node = attempt.key.clone();
-        let Some(term) = lease.session().keep(request.grant, node, fencing, marked, request.loss.clone())
+        let Some(term) = lease.session().keep(request.grant, node, fencing, marked, request.events.clone())
         else {
             return Ok(attempt.without_place());
         };

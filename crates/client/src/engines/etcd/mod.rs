@@ -196,7 +196,7 @@ impl Engine for EtcdEngine {
                 }
             }
             // Some may be free by now.
-            locks.retain(|lock| !lock.holders.is_empty() || !lock.waiters.is_empty());
+            locks.retain(|lock| !lock.is_unused());
             Ok(locks)
         })
     }

@@ -246,7 +246,7 @@ impl Attempt {
         Ok(Held {
             resource: self.resource.clone(),
             grant: self.request.grant,
-            loss: self.request.loss.clone(),
+            events: self.request.events.clone(),
             since: self.clock.now(),
             watch: OnceLock::new(),
             owner: self.request.owner,

@@ -15,7 +15,7 @@ use super::resource::{LockFile, Resource};
 use super::state::{State, StateError};
 use super::watch::Subscription;
 use crate::clock::BootTime;
-use crate::engine::{Granted, LossNotice, Remembered, Start};
+use crate::engine::{GrantEvents, Granted, Remembered, Start};
 use crate::error::LostReason;
 use crate::lease::Term;
 
@@ -24,7 +24,7 @@ use crate::lease::Term;
 pub(super) struct Held {
     pub(super) resource: Resource,
     pub(super) grant: GrantId,
-    pub(super) loss: LossNotice,
+    pub(super) events: GrantEvents,
     pub(super) since: BootTime,
     /// Set once it is watched: with nothing, if there is no inotify to be had.
     pub(super) watch: OnceLock<Option<Subscription>>,

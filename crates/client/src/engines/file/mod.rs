@@ -165,7 +165,7 @@ impl FileEngine {
         let held = held.clone();
         self.context.runtime.spawn_blocking(move || {
             if let Ok(Err(reason)) = held.confirm() {
-                held.loss.tell(reason);
+                held.events.lost(reason);
             }
         });
     }

@@ -2,12 +2,14 @@
 
 use std::time::{Duration, SystemTime};
 
-use tenure_table::{CycleMember as TableMember, HolderView, LockName, Refusal, ResourceView, WaiterView};
+use tenure_table::{
+    CycleMember as TableMember, DelayView, HolderView, LockName, Refusal, ResourceView, WaiterView,
+};
 
 use super::ENGINE;
 use crate::engine::{AcquireRequest, Conversion};
 use crate::error::{AcquireError, ConvertError, CycleMember, EngineError, Lost, LostReason};
-use crate::info::{LockInfo, Member};
+use crate::info::{LockDelay, LockInfo, Member};
 
 /// By what a table's times are dates.
 #[derive(Clone, Copy)]
@@ -30,6 +32,7 @@ pub(super) fn info(name: LockName, view: Option<ResourceView>, calendar: Calenda
         info.holders = view.holders.iter().map(|view| holder(view, calendar)).collect();
         info.waiters =
             view.converters.iter().chain(&view.waiters).map(|view| waiter(view, calendar)).collect();
+        info.lock_delays = view.delays.iter().map(|view| delay(view, calendar)).collect();
         info.value = view.value;
     }
     info
@@ -41,6 +44,12 @@ pub(super) fn holder(view: &HolderView, calendar: Calendar) -> Member {
     member.label = view.label.as_deref().map(str::to_owned);
     member.since = calendar.date(view.since_ms);
     member
+}
+
+fn delay(view: &DelayView, calendar: Calendar) -> LockDelay {
+    let since = calendar.date(view.since_ms);
+    let until = since.and_then(|since| since.checked_add(Duration::from_millis(view.for_ms)));
+    LockDelay { until, ..LockDelay::new(view.grant, view.mode) }
 }
 
 fn waiter(view: &WaiterView, calendar: Calendar) -> Member {

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream};
 use tenure_table::{LockName, ModeSet};
 use tokio_util::task::TaskTracker;
 
@@ -77,8 +78,11 @@ pub(crate) fn open_url(
         fencing: true,
         fair: true,
         deadlock_detection: true,
+        notices: true,
+        lock_delay: true,
         shared_owners: true,
         visible_waiters: true,
+        observes: true,
         breaking: Breaking::Force,
         expiry: Expiry::Lease,
         waking: Waking::One,
@@ -190,6 +194,27 @@ impl Engine for MemoryEngine {
         )
     }
 
+    fn observe(self: Arc<Self>, name: LockName) -> BoxStream<'static, Result<LockInfo, InspectError>> {
+        let changes = self.server().map(|server| server.work(|state| state.observe(&name)));
+        // With the store's own word for it: what it says is looked up on this client's way, which may be cut.
+        Box::pin(stream::unfold(changes, move |mut changes| {
+            let (engine, name) = (self.clone(), name.clone());
+            async move {
+                if let Some(changes) = &mut changes {
+                    // The store is there for as long as this engine is.
+                    let _ = changes.changed().await;
+                }
+                let info = engine.ask(None, |state| state.inspect(name)).await;
+                if info.is_err()
+                    && let Some(changes) = &mut changes
+                {
+                    changes.mark_changed();
+                }
+                Some((info.map_err(|silence| EngineError::from(silence).into()), changes))
+            }
+        }))
+    }
+
     fn break_lock(
         self: Arc<Self>,
         name: LockName,
@@ -198,7 +223,7 @@ impl Engine for MemoryEngine {
         Box::pin(async move {
             let broken =
                 self.ask(None, |state| state.break_lock(&name, how)).await.map_err(EngineError::from)?;
-            if broken.is_empty() { Err(BreakError::NotHeld { name }) } else { Ok(broken) }
+            broken.ok_or(BreakError::NotHeld { name })
         })
     }
 

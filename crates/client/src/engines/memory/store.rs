@@ -169,8 +169,9 @@ impl MemoryStore {
     /// ```
     pub fn lose_now(&self, name: impl AsRef<str>) -> usize {
         // What is not a name is held by nobody.
-        LockName::parse(name)
-            .map_or(0, |name| self.server.work(|state| state.break_lock(&name, Break::Force).len()))
+        LockName::parse(name).map_or(0, |name| {
+            self.server.work(|state| state.break_lock(&name, Break::Force).map_or(0, |broken| broken.len()))
+        })
     }
 
     /// The store stands still, like a server that is stopped: no request gets through and nobody is told anything, while time goes on. A request

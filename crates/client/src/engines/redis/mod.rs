@@ -297,7 +297,7 @@ impl Engine for RedisEngine {
                 }
             }
             // Some may be free by now.
-            locks.retain(|lock| !lock.holders.is_empty() || !lock.waiters.is_empty());
+            locks.retain(|lock| !lock.is_unused());
             Ok(locks)
         })
     }

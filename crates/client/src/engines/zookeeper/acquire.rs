@@ -301,8 +301,8 @@ impl ZooKeeperEngine {
             marked = Some(mark);
         }
         while self.heard(request, link.freshen()).await?.is_none() {}
-        let (path, loss) = (node.path.clone(), request.loss.clone());
-        let term = link.session().keep(request.grant, path, node.token, marked, loss);
+        let (path, events) = (node.path.clone(), request.events.clone());
+        let term = link.session().keep(request.grant, path, node.token, marked, events);
         let term = term.ok_or(NotGot::Gone(Fault::Said(Error::SessionExpired)))?;
         Ok(Granted::new(Some(node.token), term).with_value(value))
     }

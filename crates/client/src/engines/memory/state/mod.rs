@@ -4,19 +4,19 @@
 
 mod requests;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use tenure_table::{
-    Answer, Command, Effect, FencingToken, GrantId, Limits, LockName, Outcome, Refusal, Request, SessionId,
-    Table, Value,
+    Answer, Command, Effect, FencingToken, GrantId, Limits, LockName, Mode, Outcome, Refusal, Request,
+    SessionId, Table, Value,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 pub(super) use self::requests::{Asked, Undone};
 use super::server::{Time, Way};
 use crate::clock::BootTime;
-use crate::engine::{Granted, LossNotice};
+use crate::engine::{GrantEvents, Granted};
 use crate::error::LostReason;
 use crate::lease::Term;
 use crate::random;
@@ -28,11 +28,13 @@ pub(super) struct State {
     now: BootTime,
     table: Table,
     grants: HashMap<SessionId, Entry>,
-    /// Whose lease ends when.
-    ends: BTreeSet<(BootTime, SessionId)>,
-    /// Breaks locks.
+    /// What ends when.
+    ends: BTreeSet<(BootTime, End)>,
+    /// Breaks and observes locks.
     operator: SessionId,
     operator_number: u64,
+    /// Who observes which lock.
+    observers: BTreeMap<LockName, watch::Sender<()>>,
     ways: Vec<Traffic>,
     paused: bool,
     /// What is to be told, and by which way.
@@ -50,10 +52,19 @@ struct Entry {
     /// The number of its last request.
     number: u64,
     way: Way,
-    loss: LossNotice,
+    events: GrantEvents,
     waits: Option<Waits>,
     /// Its last conversion, if that may have to be undone.
     conversion: Option<u64>,
+}
+
+/// What ends at an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum End {
+    /// The lease of a grant.
+    Lease(SessionId),
+    /// What a dead grant left standing.
+    Delay(GrantId),
 }
 
 /// A request that waits in the table.
@@ -76,7 +87,8 @@ struct Traffic {
 #[derive(Debug)]
 pub(super) enum Message {
     Settled(oneshot::Sender<Settled>, Settled),
-    Lost(LossNotice),
+    Lost(GrantEvents),
+    Wanted(GrantEvents, Mode),
 }
 
 impl Message {
@@ -86,7 +98,8 @@ impl Message {
                 // Whoever does not wait any more has withdrawn, or is about to.
                 let _ = answer.send(settled);
             }
-            Self::Lost(loss) => loss.tell(LostReason::Broken),
+            Self::Lost(events) => events.lost(LostReason::Broken),
+            Self::Wanted(events, mode) => events.wanted(mode),
         }
     }
 }
@@ -118,8 +131,9 @@ fn milliseconds(duration: Duration) -> u64 {
 
 impl State {
     pub(super) fn new(time: Time) -> Self {
-        // Each grant has a session, and how many there may be is for a test's memory to say.
-        let mut table = Table::new(Limits { sessions: u32::MAX, ..Limits::default() }, random::seed());
+        // Each grant has a session, and one session observes for all clients: how much there may be is for a test's memory to say.
+        let limits = Limits { sessions: u32::MAX, observed_per_session: u32::MAX, ..Limits::default() };
+        let mut table = Table::new(limits, random::seed());
         let operator = session_of(random::grant_id());
         table.apply(Command::OpenSession { session: operator, ttl_ms: 0, label: None }, &mut Vec::new());
         Self {
@@ -130,6 +144,7 @@ impl State {
             ends: BTreeSet::new(),
             operator,
             operator_number: 0,
+            observers: BTreeMap::new(),
             ways: vec![Traffic::default()],
             paused: false,
             messages: Vec::new(),
@@ -141,23 +156,28 @@ impl State {
         self.now = self.time.now();
         let to_ms = milliseconds(self.now.since_boot());
         self.apply(Command::AdvanceTime { to_ms });
-        self.end_leases();
+        self.end_what_is_over();
     }
 
     /// One that stands still ends nothing.
-    fn end_leases(&mut self) {
+    fn end_what_is_over(&mut self) {
         while !self.paused
-            && let Some((at, session)) = self.ends.first().copied()
+            && let Some((at, end)) = self.ends.first().copied()
             && at <= self.now
         {
             self.ends.pop_first();
-            if let Some(epoch) = self.grants.get(&session).map(|entry| entry.epoch) {
-                self.apply(Command::ExpireSession { session, epoch });
+            match end {
+                End::Lease(session) => {
+                    if let Some(epoch) = self.grants.get(&session).map(|entry| entry.epoch) {
+                        self.apply(Command::ExpireSession { session, epoch });
+                    }
+                }
+                End::Delay(grant) => self.apply(Command::EndDelay { grant }),
             }
         }
     }
 
-    /// When the next lease ends.
+    /// When the next lease or lock-delay ends.
     pub(super) fn next_end(&self) -> Option<BootTime> {
         self.ends.first().filter(|_| !self.paused).map(|(at, _)| *at)
     }
@@ -205,10 +225,10 @@ impl State {
         self.apply(Command::KeepSession { session });
         if let Some(entry) = self.grants.get_mut(&session) {
             if let Some(end) = entry.end() {
-                self.ends.remove(&(end, session));
+                self.ends.remove(&(end, End::Lease(session)));
             }
             entry.since = Some(self.now);
-            self.ends.extend(entry.end().map(|end| (end, session)));
+            self.ends.extend(entry.end().map(|end| (end, End::Lease(session))));
         }
     }
 
@@ -224,6 +244,10 @@ impl State {
         let Some(entry) = self.grants.get_mut(&session) else { return (0, Err(Refusal::NotHeld)) };
         entry.number += 1;
         let number = entry.number;
+        (number, self.ask(session, number, request))
+    }
+
+    fn ask(&mut self, session: SessionId, number: u64, request: Request) -> Outcome {
         let mut effects = Vec::new();
         let command = Command::Request { session, number, seen: number - 1, request };
         self.table.apply(command, &mut effects);
@@ -232,7 +256,7 @@ impl State {
         let answer = effects.iter().rposition(ours).map(|at| effects.remove(at));
         self.take_in(effects);
         match answer {
-            Some(Effect::Answer { outcome, .. }) => (number, outcome),
+            Some(Effect::Answer { outcome, .. }) => outcome,
             _ => unreachable!("the table answers every request"),
         }
     }
@@ -256,7 +280,7 @@ impl State {
                 // Whoever waits through it finds that nobody will answer.
                 Effect::SessionEnded { session, .. } => {
                     if let Some(end) = self.grants.remove(&session).and_then(|entry| entry.end()) {
-                        self.ends.remove(&(end, session));
+                        self.ends.remove(&(end, End::Lease(session)));
                     }
                 }
                 Effect::LetGo { session, .. } => self.tell(session),
@@ -264,12 +288,22 @@ impl State {
                     self.tell(session);
                     self.apply(Command::CloseSession { session });
                 }
-                // There is no limit on sessions, and nobody asks for the others.
+                Effect::Wanted { session, mode, .. } => {
+                    if let Some(entry) = self.grants.get(&session) {
+                        self.messages.push((entry.way, Message::Wanted(entry.events.clone(), mode)));
+                    }
+                }
+                Effect::Delay { grant, for_ms } => {
+                    self.ends.insert((self.now + Duration::from_millis(for_ms), End::Delay(grant)));
+                }
+                Effect::Changed { name, .. } => {
+                    if let Some(observers) = self.observers.get(&name) {
+                        observers.send_replace(());
+                    }
+                }
+                // There is no limit on sessions, and nobody asks for other rules.
                 Effect::SessionRefused { .. }
                 | Effect::SessionUnknown { .. }
-                | Effect::Wanted { .. }
-                | Effect::Delay { .. }
-                | Effect::Changed { .. }
                 | Effect::RulesUnknown { .. } => {}
             }
         }
@@ -277,7 +311,7 @@ impl State {
 
     fn tell(&mut self, session: SessionId) {
         if let Some(entry) = self.grants.get(&session) {
-            self.messages.push((entry.way, Message::Lost(entry.loss.clone())));
+            self.messages.push((entry.way, Message::Lost(entry.events.clone())));
         }
     }
 

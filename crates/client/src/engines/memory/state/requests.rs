@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_table::{
-    Acquire, Answer, Break as TableBreak, Command, GrantId, Limits, LockName, Mode, Refusal, Request,
-    SessionId, Wait,
+    Acquire, Answer, Break as TableBreak, Command, GrantId, Limits, LockName, Mode, Outcome, Refusal,
+    Request, SessionId, Wait,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::super::look::{self, Calendar};
 use super::super::server::Way;
@@ -55,8 +55,8 @@ impl State {
                 let most = Limits::default().label_bytes as usize;
                 label[..label.floor_char_boundary(most)].into()
             }),
-            lock_delay_ms: 0,
-            notify: false,
+            lock_delay_ms: milliseconds(request.lock_delay),
+            notify: request.notify,
         };
         let (number, outcome) = self.request(session, Request::Acquire(acquire));
         match outcome {
@@ -85,7 +85,7 @@ impl State {
             epoch: 0,
             number: 0,
             way,
-            loss: request.loss.clone(),
+            events: request.events.clone(),
             waits: None,
             conversion: None,
         };
@@ -204,13 +204,13 @@ impl State {
     }
 
     pub(crate) fn list(&self, prefix: &str) -> Vec<LockInfo> {
-        let used = |info: &LockInfo| !(info.holders.is_empty() && info.waiters.is_empty());
         let infos = self.table.list(prefix, None, usize::MAX).into_iter();
-        infos.map(|view| look::info(view.name.clone(), Some(view), self.calendar())).filter(used).collect()
+        infos.map(|view| look::info(view.name.clone(), Some(view), self.calendar())).collect()
     }
 
-    /// Breaks a lock; who held it. By force, those who can be told are told before anybody else gets it.
-    pub(crate) fn break_lock(&mut self, name: &LockName, how: Break) -> Vec<Member> {
+    /// Breaks a lock; who held it, or nothing, if there was nothing to break. By force, those who can be told are told before anybody
+    /// else gets it.
+    pub(crate) fn break_lock(&mut self, name: &LockName, how: Break) -> Option<Vec<Member>> {
         let calendar = self.calendar();
         let holders = self.table.inspect(name).map(|view| view.holders).unwrap_or_default();
         let how = match how {
@@ -219,17 +219,36 @@ impl State {
                 // Here, and not by a message: nobody gets it before this step is over.
                 for entry in holders.iter().filter_map(|holder| self.grants.get(&holder.session)) {
                     if self.is_open(entry.way) {
-                        entry.loss.tell(LostReason::Broken);
+                        entry.events.lost(LostReason::Broken);
                     }
                 }
                 TableBreak::Force
             }
         };
+        let broken = self.operate(Request::Break { name: name.clone(), how });
+        broken.ok().map(|_| holders.iter().map(|view| look::holder(view, calendar)).collect())
+    }
+
+    /// Tells of changes of a lock's holders, and at once.
+    pub(crate) fn observe(&mut self, name: &LockName) -> watch::Receiver<()> {
+        let gone: Vec<_> = self.observers.extract_if(.., |_, observers| observers.is_closed()).collect();
+        for (name, _) in gone {
+            let _ = self.operate(Request::Unobserve { name });
+        }
+        if !self.observers.contains_key(name) {
+            // There is no limit that it could meet.
+            let _ = self.operate(Request::Observe { name: name.clone() });
+            self.observers.insert(name.clone(), watch::Sender::new(()));
+        }
+        let mut changes = self.observers[name].subscribe();
+        changes.mark_changed();
+        changes
+    }
+
+    /// Has the operator's session ask the table for something.
+    fn operate(&mut self, request: Request) -> Outcome {
         self.operator_number += 1;
-        let number = self.operator_number;
-        let request = Request::Break { name: name.clone(), how };
-        self.apply(Command::Request { session: self.operator, number, seen: number - 1, request });
-        holders.iter().map(|view| look::holder(view, calendar)).collect()
+        self.ask(self.operator, self.operator_number, request)
     }
 }
 

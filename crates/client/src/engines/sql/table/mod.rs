@@ -362,7 +362,7 @@ impl Engine for TableEngine {
                 }
             }
             // Some may be free by now.
-            locks.retain(|lock| !lock.holders.is_empty() || !lock.waiters.is_empty());
+            locks.retain(|lock| !lock.is_unused());
             Ok(locks)
         })
     }

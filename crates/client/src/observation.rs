@@ -1,0 +1,64 @@
+//! Observation of a lock: who holds it, as that changes.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use tenure_table::LockName;
+
+use crate::error::{EngineError, InspectError};
+use crate::info::LockInfo;
+use crate::random;
+use crate::shared::Shared;
+
+/// The pause after an error: an engine that cannot be reached is not asked without one.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Who holds a lock, as it changes: from [`Client::observe`](crate::Client::observe).
+pub struct Observation {
+    shared: Arc<Shared>,
+    name: LockName,
+    changes: BoxStream<'static, Result<LockInfo, InspectError>>,
+    failed: bool,
+}
+
+impl Observation {
+    pub(crate) fn new(shared: Arc<Shared>, name: LockName) -> Self {
+        let changes = shared.engine.clone().observe(name.clone());
+        Self { shared, name, changes, failed: false }
+    }
+
+    /// What is observed.
+    pub fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    /// The lock as it is, at the first call; then the lock after it has changed. Changes that follow each other closely may be one, and
+    /// the last is never missed. An error is not the end: the next call goes on, after a short pause.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point: nothing is missed by that.
+    ///
+    /// # Errors
+    /// The engine cannot be reached, or the client was closed.
+    pub async fn next(&mut self) -> Result<LockInfo, InspectError> {
+        if self.failed {
+            let clock = &self.shared.clock;
+            let pause = clock.sleep_until(clock.now() + random::jittered(PAUSE));
+            self.shared.closing.run_until_cancelled(pause).await;
+            self.failed = false;
+        }
+        let next = self.shared.closing.run_until_cancelled(self.changes.next()).await;
+        let next = next.flatten().unwrap_or_else(|| Err(EngineError::Closed.into()));
+        self.failed = next.is_err();
+        next
+    }
+}
+
+impl fmt::Debug for Observation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Observation").field(&self.name).finish()
+    }
+}
