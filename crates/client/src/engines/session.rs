@@ -46,6 +46,9 @@ pub(super) struct Held {
     pub(super) token: FencingToken,
     /// The lock's value, if it is marked as this grant's to write.
     pub(super) marked: Option<KeptValue>,
+    /// Locked while the grant writes: what stands for it is freed after that.
+    #[cfg(feature = "zookeeper")]
+    pub(super) writing: Arc<tokio::sync::Mutex<()>>,
     events: GrantEvents,
     /// When it ends if it is not renewed.
     ends: BootTime,
@@ -95,7 +98,16 @@ impl Session {
             return None;
         }
         let ends = state.confirmed + self.timeout;
-        state.held.insert(grant, Held { node, token, marked, events, ends });
+        let held = Held {
+            node,
+            token,
+            marked,
+            #[cfg(feature = "zookeeper")]
+            writing: Arc::default(),
+            events,
+            ends,
+        };
+        state.held.insert(grant, held);
         drop(state);
         Some(self.term())
     }

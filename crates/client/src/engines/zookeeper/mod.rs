@@ -88,7 +88,7 @@ impl ZooKeeperEngine {
     pub(crate) async fn open_url(
         url: &EngineUrl<'_>,
         context: EngineContext,
-    ) -> Result<Arc<dyn Engine>, ConnectError> {
+    ) -> Result<Arc<Self>, ConnectError> {
         let address = Address::parse(url)?;
         let minimal = |recipe| Capabilities {
             value: true,
@@ -258,6 +258,19 @@ impl ZooKeeperEngine {
     }
 }
 
+/// Writes by a grant that stands, one after the other. A write takes several steps, and each looks whether the grant's node is there: by
+/// the recipe `simple`, the next holder's node has the same path, so the node is not freed before the last step.
+async fn write<T>(
+    link: &Link,
+    grant: &Grant,
+    held: &Held,
+    write: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    let _writing = held.writing.lock().await;
+    link.session().held(grant.id).ok_or(Error::NoNode)?;
+    write.await
+}
+
 const ASK_SIMPLE: &str =
     "by the recipe `simple` it goes with its holder: ask the holder to let go, or end its process";
 
@@ -288,8 +301,14 @@ impl Engine for ZooKeeperEngine {
         Box::pin(async move {
             let not_held = |reason| Err(ReleaseError::NotHeld(reason));
             let Some((link, held)) = self.held(&grant) else { return not_held(LostReason::Disconnected) };
-            let value = held.marked.map(KeptValue::unmarked).filter(|value| !value.bytes.is_empty());
-            match self.answer(link.free(&held.node, value.as_ref())).await {
+            let freeing = async {
+                let _written = held.writing.lock().await;
+                // By the recipe `simple`, the node may be another's as soon as this grant is freed.
+                let marked = link.session().held(grant.id).ok_or(Error::NoNode)?.marked;
+                let value = marked.map(KeptValue::unmarked).filter(|value| !value.bytes.is_empty());
+                link.free(&held.node, value.as_ref()).await
+            };
+            match self.answer(freeing).await {
                 Ok(()) => {
                     link.session().forget(grant.id);
                     Ok(())
@@ -303,7 +322,7 @@ impl Engine for ZooKeeperEngine {
                     if is_simple(&held.node) && fault.what() == What::AnswerLost {
                         // It must not be tried again by one who does not know what became of it.
                         link.session().forget(grant.id);
-                        let freeing = (*link).clone().free_for_sure(held.node, grant.id);
+                        let freeing = (*link).clone().free_when_written(held, grant.id);
                         self.undoing.spawn_on(freeing, &self.context.runtime);
                     }
                     Err(self.told(fault).into())
@@ -319,7 +338,8 @@ impl Engine for ZooKeeperEngine {
             let (lock, value) = (self.address.root.lock(&grant.name), KeptValue::written(bytes, grant.id));
             // Before it is sent: a release that follows is done after it, and must know of it.
             link.session().mark(grant.id, Some(value.clone()));
-            match self.answer(self.put_value(&link, &lock, &held.node, &value)).await {
+            let writing = write(&link, &grant, &held, self.put_value(&link, &lock, &held.node, &value));
+            match self.answer(writing).await {
                 Ok(()) => Ok(()),
                 Err(fault) if fault.what() == What::Refused && !fault.is(&Error::NoNode) => {
                     link.session().mark(grant.id, held.marked);
@@ -341,9 +361,10 @@ impl Engine for ZooKeeperEngine {
             let lost = |reason| RememberError::Lost(Lost { name: grant.name.clone(), reason });
             let (link, held) = self.held(&grant).ok_or_else(|| lost(LostReason::Disconnected))?;
             let lock = self.address.root.lock(&grant.name);
-            match self.answer(self.note(&link, &lock, &held.node, start)).await {
-                Ok(Some(remembered)) => Ok(remembered),
-                Ok(None) => Err(lost(LostReason::Forgotten)),
+            let writing = write(&link, &grant, &held, self.note(&link, &lock, &held.node, start));
+            match self.answer(writing).await {
+                Ok(remembered) => Ok(remembered),
+                Err(fault) if fault.is(&Error::NoNode) => Err(lost(LostReason::Forgotten)),
                 Err(fault) if fault.what() == What::SessionOver => Err(lost(LostReason::Disconnected)),
                 Err(fault) => Err(self.told(fault).into()),
             }
@@ -396,5 +417,41 @@ impl Engine for ZooKeeperEngine {
             let _ = self.answer(undone).await;
             join_all(self.sessions.all().into_iter().map(Link::close)).await;
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::future::poll_immediate;
+    use tenure_testkit::ZooKeeper;
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::clock::SystemClock;
+
+    /// A write that is dropped goes on, and its last step may be about to be sent.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_release_waits_for_a_write_that_is_under_way() {
+        let url = format!("{}/unit?recipe=simple&tick_ms=500", ZooKeeper::shared().url());
+        let runtime = Handle::current();
+        let context = EngineContext { clock: Arc::new(SystemClock::on(runtime.clone())), runtime };
+        let engine = ZooKeeperEngine::open_url(&EngineUrl::parse(&url).unwrap(), context).await.unwrap();
+        let request = AcquireRequest::new(LockName::parse("written").unwrap());
+        let granted = engine.clone().acquire(request.clone()).await.unwrap();
+        let grant = request.granted(granted.token);
+        let holders = async || engine.clone().inspect(grant.name.clone()).await.unwrap().holders.len();
+
+        let (_, held) = engine.held(&grant).unwrap();
+        let writing = held.writing.lock().await;
+        let mut releasing = pin!(engine.clone().release(grant.clone()));
+        assert!(poll_immediate(&mut releasing).await.is_none());
+        // Sent behind what the release may have sent, in the same session.
+        assert_eq!(holders().await, 1, "the node was freed while the write was under way");
+        drop(writing);
+        releasing.await.unwrap();
+        assert_eq!(holders().await, 0);
+        engine.close().await;
     }
 }

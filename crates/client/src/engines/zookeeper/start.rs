@@ -73,14 +73,14 @@ impl ZooKeeperEngine {
         Ok(Some(noted.age(self.servers_now(link).await?)))
     }
 
-    /// Notes down a start, if what stands for the grant is there: nothing, if it is not.
+    /// Notes down a start, if what stands for the grant is there: `NoNode`, if it is not.
     pub(super) async fn note(
         &self,
         link: &Link,
         lock: &str,
         node: &str,
         start: Start,
-    ) -> Result<Option<Remembered>, Fault> {
+    ) -> Result<Remembered, Fault> {
         let id = random::grant_id();
         let (path, ago) =
             (format!("{lock}/{START}"), i64::try_from(start.ago.as_millis()).unwrap_or(i64::MAX));
@@ -90,11 +90,11 @@ impl ZooKeeperEngine {
             let noted = self.noted(link, lock).await?;
             if let Some(noted) = &noted {
                 if noted.id == id {
-                    return Ok(Some(Remembered::Recorded));
+                    return Ok(Remembered::Recorded);
                 }
                 let now = self.servers_now(link).await?;
                 if noted.age(now) < start.window || noted.at > now.saturating_sub(ago) {
-                    return Ok(Some(Remembered::Already { ago: noted.age(now) }));
+                    return Ok(Remembered::Already { ago: noted.age(now) });
                 }
             }
             if let Some(fault) = lost {
@@ -110,8 +110,7 @@ impl ZooKeeperEngine {
                 writer.add_create(&path, text.as_bytes(), &lasting)?;
             }
             match writer.commit().await.map_err(Fault::from) {
-                Ok(_) => return Ok(Some(Remembered::Recorded)),
-                Err(fault) if fault.is(&Error::NoNode) => return Ok(None),
+                Ok(_) => return Ok(Remembered::Recorded),
                 // Somebody of the same owner was faster.
                 Err(fault) if fault.is(&Error::BadVersion) || fault.is(&Error::NodeExists) => {}
                 Err(fault) if fault.what() == What::AnswerLost => lost = Some(fault),

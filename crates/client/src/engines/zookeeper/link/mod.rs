@@ -210,7 +210,7 @@ impl Link {
                 return;
             };
             for (grant, held) in link.session.overdue(clock.now()) {
-                link.context.runtime.spawn(link.clone().free_for_sure(held.node, grant));
+                link.context.runtime.spawn(link.clone().free_when_written(held, grant));
             }
             if let Some(sessions) = sessions.upgrade() {
                 // Whoever drops the last of it ends it.

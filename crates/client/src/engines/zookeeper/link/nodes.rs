@@ -9,6 +9,7 @@ use zookeeper_client::{CreateMode, Error, MultiReadResult, MultiWriteError, Ones
 
 use super::{Counted, Link};
 use crate::engines::kept_value::KeptValue;
+use crate::engines::session::Held;
 use crate::engines::zookeeper::fault::{Fault, What, what};
 use crate::engines::zookeeper::look;
 use crate::engines::zookeeper::paths::{Children, SIMPLE, VALUE};
@@ -314,6 +315,16 @@ impl Link {
                 _ => return,
             }
         }
+    }
+
+    /// The same of a grant that may be about to write.
+    pub(in crate::engines::zookeeper) async fn free_when_written(
+        self: Arc<Self>,
+        held: Held,
+        grant: GrantId,
+    ) {
+        let _written = held.writing.lock().await;
+        self.free_for_sure(held.node.clone(), grant).await;
     }
 
     /// Takes away the node of a lock if it is empty, where the server does not do so by itself. Nobody waits for it.
