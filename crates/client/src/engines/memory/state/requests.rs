@@ -33,7 +33,7 @@ pub(crate) enum Undone {
     Lost,
 }
 
-/// A window is not shorter than it was asked to be.
+/// A window or a delay is not shorter than it was asked to be.
 fn whole_milliseconds(duration: Duration) -> u64 {
     duration.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX)
 }
@@ -55,7 +55,7 @@ impl State {
                 let most = Limits::default().label_bytes as usize;
                 label[..label.floor_char_boundary(most)].into()
             }),
-            lock_delay_ms: milliseconds(request.lock_delay),
+            lock_delay_ms: whole_milliseconds(request.lock_delay),
             notify: request.notify,
         };
         let (number, outcome) = self.request(session, Request::Acquire(acquire));
