@@ -38,7 +38,8 @@ const NEEDED: &[Package] = &[
     package("zookeeper", "the engine under test"),
     package("etcd-server", "the engine under test"),
     package("etcd-client", "etcdctl, through which tests ask it"),
-    package("protobuf-compiler", "what etcd's client crate is built with").unless("protoc"),
+    package("protobuf-compiler", "what the client crate of the bare etcd loop is built with")
+        .unless("protoc"),
     package("libprotobuf-dev", "the definitions that protoc comes without"),
     package("iproute2", "ip: networks of a test's own, which can be cut off"),
     package("libfaketime", "servers whose clock is stepped"),

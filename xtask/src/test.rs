@@ -39,6 +39,7 @@ const STEPS: &[Step] = &[
     step("fmt", "the source is formatted", fmt),
     step("dependencies", "licences, sources and bans of the dependencies", |_| dependencies::check()),
     step("deny", "the same, by cargo-deny", deny).only_with_full(),
+    step("features", "each engine builds alone, and without any", features).only_with_full(),
     step("clippy", "no warnings, of the compiler or of clippy", clippy),
     step("doc", "the documentation builds without warnings", doc),
     step("build", "the test programs and the examples are built", build),
@@ -117,6 +118,18 @@ fn clippy(_: Options) -> Outcome {
 
 fn doc(_: Options) -> Outcome {
     run_program(cargo(&["doc", "--no-deps"]).args(programs::ALL).env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// The features of the library that bring an engine, and those that a program has by default.
+const FEATURES: &[&str] =
+    &["", "file", "memory", "redis", "postgres", "mysql", "zookeeper", "etcd", "http", "file,memory"];
+
+fn features(_: Options) -> Outcome {
+    for features in FEATURES {
+        let alone = ["clippy", "--package", "tenure", "--no-default-features", "--features", features];
+        run_program(cargo(&alone).args(["--", "-D", "warnings"]))?;
+    }
+    Ok(())
 }
 
 fn deny(_: Options) -> Outcome {

@@ -36,7 +36,7 @@ impl LockInfo {
     }
 
     /// Whether nobody holds it, waits for it or has left a lock-delay.
-    pub(crate) const fn is_unused(&self) -> bool {
+    pub const fn is_unused(&self) -> bool {
         self.holders.is_empty() && self.waiters.is_empty() && self.lock_delays.is_empty()
     }
 

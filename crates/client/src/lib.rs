@@ -62,7 +62,9 @@ mod watch;
 pub use capabilities::{Capabilities, Capability, Unsupported};
 pub use client::Client;
 pub use engine::{Break, Engine};
-pub use engines::{memory, migration};
+#[cfg(feature = "memory")]
+pub use engines::memory;
+pub use engines::migration;
 pub use error::{
     AcquireError, BreakError, CloseError, ConnectError, ConvertError, EngineError, InspectError, Lost,
     LostReason, OncePerError, ReleaseError, ValueError,
@@ -88,7 +90,7 @@ pub use watch::GuardWatch;
 struct Readme;
 
 /// So are those for tests.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "memory"))]
 #[doc = include_str!("../../../docs/engines/memory.md")]
 struct Memory;
 

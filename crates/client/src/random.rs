@@ -15,6 +15,7 @@ pub(crate) fn owner_id() -> OwnerId {
 }
 
 /// What hash maps are seeded with.
+#[cfg(feature = "memory")]
 pub(crate) fn seed() -> u64 {
     rand::random()
 }

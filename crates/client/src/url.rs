@@ -23,7 +23,7 @@ pub enum UrlError {
         url: String,
     },
     /// The scheme is not one of an engine.
-    #[error("`{scheme}:` is not an engine: there is {known}", known = crate::engines::SCHEMES.join(", "))]
+    #[error("`{scheme}:` is not an engine: there is {known}", known = crate::engines::known())]
     UnknownEngine {
         /// The scheme.
         scheme: String,

@@ -9,16 +9,13 @@ use crate::place::{Place, code_of};
 /// URLs whose server takes connections and never says a word. The engines would wait for a minute.
 fn silent(listener: &TcpListener) -> Vec<String> {
     let server = listener.local_addr().unwrap();
-    let mut urls = vec![
+    vec![
         format!("redis://user:secret@{server}?timeout_ms=60000"),
         format!("postgres://user:secret@{server}/shop?timeout_ms=60000"),
         format!("mysql://user:secret@{server}/shop?timeout_ms=60000"),
         format!("zookeeper://{server}?timeout_ms=60000"),
-    ];
-    if cfg!(feature = "etcd") {
-        urls.push(format!("etcd://{server}?timeout_ms=60000"));
-    }
-    urls
+        format!("etcd://{server}?timeout_ms=60000"),
+    ]
 }
 
 #[test]
@@ -73,16 +70,14 @@ fn an_outage_shows_in_the_waiting_line() {
 fn a_command_ends_when_its_server_falls_silent() {
     let (redis, postgres, mariadb) = (Redis::shared(), Postgres::shared(), MariaDb::shared());
     let zookeeper = ZooKeeper::shared();
-    let mut servers = vec![
+    let etcd = Etcd::shared();
+    let servers = [
         (redis.addr(), redis.url()),
         (postgres.addr(), postgres.url()),
         (mariadb.addr(), mariadb.url()),
         (zookeeper.addr(), zookeeper.url()),
+        (etcd.addr(), etcd.url()),
     ];
-    if cfg!(feature = "etcd") {
-        let etcd = Etcd::shared();
-        servers.push((etcd.addr(), etcd.url()));
-    }
     std::thread::scope(|scope| {
         for (server, url) in servers {
             scope.spawn(move || {

@@ -50,7 +50,6 @@ fn nothing_is_left_on_zookeeper() {
     a_job_that_is_already_run_leaves_nothing_behind(&ZooKeeper::shared().url());
 }
 
-#[cfg(feature = "etcd")]
 #[test]
 fn nothing_is_left_on_etcd() {
     a_job_that_is_already_run_leaves_nothing_behind(&tenure_testkit::Etcd::shared().url());

@@ -100,15 +100,13 @@ fn a_break_waits_for_the_holders_if_it_is_asked_to() {
 /// What `break` was told of the holders is what is seen of them later, on every engine whose holders can be asked.
 #[test]
 fn a_break_waits_for_the_holders_on_every_engine() {
-    let mut urls = vec![
+    let urls = [
         Redis::shared().url(),
         Postgres::shared().url(),
         MariaDb::shared().url(),
         ZooKeeper::shared().url(),
+        Etcd::shared().url(),
     ];
-    if cfg!(feature = "etcd") {
-        urls.push(Etcd::shared().url());
-    }
     std::thread::scope(|scope| {
         for url in urls {
             scope.spawn(move || {

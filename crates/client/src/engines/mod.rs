@@ -25,17 +25,19 @@ mod authority;
 ))]
 mod details;
 #[cfg(feature = "etcd")]
-pub mod etcd;
+mod etcd;
+#[cfg(feature = "file")]
 pub mod file;
 #[cfg(any(feature = "zookeeper", feature = "etcd"))]
 mod kept_value;
+#[cfg(feature = "memory")]
 pub mod memory;
 #[cfg(any(feature = "zookeeper", feature = "etcd"))]
 mod queue;
 #[cfg(feature = "redis")]
-pub mod redis;
+mod redis;
 #[cfg(feature = "redis")]
-pub mod redlock;
+mod redlock;
 #[cfg(any(feature = "zookeeper", feature = "etcd"))]
 mod session;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -45,65 +47,65 @@ mod stranger;
 #[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
 mod waiting;
 #[cfg(feature = "zookeeper")]
-pub mod zookeeper;
+mod zookeeper;
 
-/// The schemes that [`open`] knows.
-pub(crate) const SCHEMES: &[&str] = &[
-    "file:",
-    "memory:",
-    "redis:",
-    "rediss:",
-    "redlock:",
-    "redlocks:",
-    "postgres:",
-    "mysql:",
-    "zookeeper:",
-    "etcd:",
-    "etcds:",
+/// The schemes of engines, and the feature of this crate that brings each.
+const SCHEMES: &[(&str, &str)] = &[
+    ("file", "file"),
+    ("memory", "memory"),
+    ("redis", "redis"),
+    ("rediss", "redis"),
+    ("redlock", "redis"),
+    ("redlocks", "redis"),
+    ("postgres", "postgres"),
+    ("postgresql", "postgres"),
+    ("mysql", "mysql"),
+    ("mariadb", "mysql"),
+    ("zookeeper", "zookeeper"),
+    ("etcd", "etcd"),
+    ("etcds", "etcd"),
 ];
 
-/// Opens the engine that a URL names. One that has a clock of its own puts it into the context, for its client to go by.
-pub(crate) async fn open(url: &str, own: &mut EngineContext) -> Result<Arc<dyn Engine>, ConnectError> {
-    let parsed = EngineUrl::parse(url)?;
-    if parsed.scheme == "memory" {
-        return Ok(memory::open_url(&parsed, own)?);
+/// All schemes, for messages.
+pub(crate) fn known() -> String {
+    SCHEMES.iter().map(|(scheme, _)| format!("{scheme}:")).collect::<Vec<_>>().join(", ")
+}
+
+/// The error for a scheme whose engine is not in this program.
+fn missing(scheme: &str) -> UrlError {
+    let scheme = scheme.to_owned();
+    match SCHEMES.iter().find(|(known, _)| *known == scheme) {
+        Some((_, feature)) => UrlError::NotBuilt { scheme, feature },
+        None => UrlError::UnknownEngine { scheme },
     }
-    let context = own.clone();
-    match parsed.scheme {
-        "file" => Ok(file::FileEngine::open_url(&parsed, context).await?),
+}
+
+/// Opens the engine that a URL names. One that has a clock of its own puts it into the context, for its client to go by.
+#[allow(
+    clippy::unused_async,
+    unused_variables,
+    reason = "a program may have none of these engines, and bring its own"
+)]
+pub(crate) async fn open(url: &str, context: &mut EngineContext) -> Result<Arc<dyn Engine>, ConnectError> {
+    let url = EngineUrl::parse(url)?;
+    match url.scheme {
+        #[cfg(feature = "memory")]
+        "memory" => Ok(memory::open_url(&url, context)?),
+        #[cfg(feature = "file")]
+        "file" => Ok(file::FileEngine::open_url(&url, context.clone()).await?),
         #[cfg(feature = "redis")]
-        "redis" | "rediss" => Ok(redis::RedisEngine::open_url(&parsed, context).await?),
+        "redis" | "rediss" => redis::RedisEngine::open_url(&url, context.clone()).await,
         #[cfg(feature = "redis")]
-        "redlock" | "redlocks" => Ok(redlock::RedlockEngine::open_url(&parsed, context).await?),
-        #[cfg(not(feature = "redis"))]
-        "redis" | "rediss" | "redlock" | "redlocks" => {
-            Err(UrlError::NotBuilt { scheme: parsed.scheme.to_owned(), feature: "redis" }.into())
-        }
+        "redlock" | "redlocks" => redlock::RedlockEngine::open_url(&url, context.clone()).await,
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => sql::open_url(Dialect::Postgres, &parsed, context).await,
-        #[cfg(not(feature = "postgres"))]
-        "postgres" | "postgresql" => {
-            Err(UrlError::NotBuilt { scheme: parsed.scheme.to_owned(), feature: "postgres" }.into())
-        }
+        "postgres" | "postgresql" => sql::open_url(Dialect::Postgres, &url, context.clone()).await,
         #[cfg(feature = "mysql")]
-        "mysql" | "mariadb" => sql::open_url(Dialect::MySql, &parsed, context).await,
-        #[cfg(not(feature = "mysql"))]
-        "mysql" | "mariadb" => {
-            Err(UrlError::NotBuilt { scheme: parsed.scheme.to_owned(), feature: "mysql" }.into())
-        }
+        "mysql" | "mariadb" => sql::open_url(Dialect::MySql, &url, context.clone()).await,
         #[cfg(feature = "zookeeper")]
-        "zookeeper" => Ok(zookeeper::ZooKeeperEngine::open_url(&parsed, context).await?),
-        #[cfg(not(feature = "zookeeper"))]
-        "zookeeper" => {
-            Err(UrlError::NotBuilt { scheme: parsed.scheme.to_owned(), feature: "zookeeper" }.into())
-        }
+        "zookeeper" => Ok(zookeeper::ZooKeeperEngine::open_url(&url, context.clone()).await?),
         #[cfg(feature = "etcd")]
-        "etcd" | "etcds" => Ok(etcd::EtcdEngine::open_url(&parsed, context).await?),
-        #[cfg(not(feature = "etcd"))]
-        "etcd" | "etcds" => {
-            Err(UrlError::NotBuilt { scheme: parsed.scheme.to_owned(), feature: "etcd" }.into())
-        }
-        scheme => Err(UrlError::UnknownEngine { scheme: scheme.to_owned() }.into()),
+        "etcd" | "etcds" => etcd::EtcdEngine::open_url(&url, context.clone()).await,
+        scheme => Err(missing(scheme).into()),
     }
 }
 
@@ -111,8 +113,10 @@ pub(crate) async fn open(url: &str, own: &mut EngineContext) -> Result<Arc<dyn E
 /// missing, the engine makes them when it is connected to. Nothing is connected to here. Empty, if the engine needs none.
 ///
 /// ```
+/// # #[cfg(feature = "postgres")] {
 /// let statements = tenure::migration("postgres://db/shop?table=ops.locks")?;
 /// assert!(statements[0].starts_with("CREATE TABLE IF NOT EXISTS ops.locks"));
+/// # }
 /// assert!(tenure::migration("file:/var/lib/tenure")?.is_empty());
 /// # Ok::<(), tenure::UrlError>(())
 /// ```
@@ -123,7 +127,9 @@ pub fn migration(url: &str) -> Result<Vec<String>, UrlError> {
         "postgres" | "postgresql" => sql::migration(Dialect::Postgres, &parsed),
         #[cfg(feature = "mysql")]
         "mysql" | "mariadb" => sql::migration(Dialect::MySql, &parsed),
-        scheme if SCHEMES.contains(&format!("{scheme}:").as_str()) => Ok(Vec::new()),
-        scheme => Err(UrlError::UnknownEngine { scheme: scheme.to_owned() }),
+        scheme => match SCHEMES.iter().find(|(known, _)| *known == scheme) {
+            Some((_, feature)) if !matches!(*feature, "postgres" | "mysql") => Ok(Vec::new()),
+            _ => Err(missing(scheme)),
+        },
     }
 }

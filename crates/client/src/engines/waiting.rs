@@ -48,6 +48,7 @@ impl<T: Default> Waiting<T> {
     }
 
     /// Wakes one, if it still waits.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(super) fn ring(&self, grant: GrantId) {
         if let Some(bell) = self.bell(grant) {
             bell.rung.notify_one();

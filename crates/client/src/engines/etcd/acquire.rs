@@ -4,16 +4,13 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{
-    Compare, CompareOp, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
-    TxnOpResponse, TxnResponse,
-};
 use tenure_table::{FencingToken, GrantId, Mode, Value};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::EtcdEngine;
+use super::api::{Compare, Found, Get, Put, Step, Txn, TxnAnswer};
 use super::fault::{Fault, What};
-use super::keys::{self, Found, Keys};
+use super::keys::{self, Keys, StoredValue};
 use super::lease::Lease;
 use super::link::Answer;
 use super::undo::{Left, Undo, leave};
@@ -76,7 +73,7 @@ struct Seen {
     queue: Queue,
     /// Whether all are in it who came before.
     all: bool,
-    value: Found,
+    value: StoredValue,
     /// The moment.
     revision: i64,
 }
@@ -154,7 +151,7 @@ impl EtcdEngine {
             let Some(answer) = self.outlasting(request, &of, looking).await? else {
                 return Ok(attempt.without_place());
             };
-            seen = Seen::read(&attempt.keys, revision(&answer), &gets(&answer))?;
+            seen = Seen::read(&attempt.keys, answer)?;
         }
     }
 
@@ -164,7 +161,7 @@ impl EtcdEngine {
         request: &AcquireRequest,
         lease: &Lease,
         txn: Txn,
-    ) -> Result<Option<TxnResponse>, AcquireError> {
+    ) -> Result<Option<TxnAnswer>, AcquireError> {
         loop {
             let asked = request.cancel.run_until_cancelled(self.link.txn(txn.clone())).await;
             match asked.ok_or_else(|| request.not_got())? {
@@ -238,9 +235,10 @@ impl EtcdEngine {
                     answer
                 }
             };
-            let entered = Entered::read(&answer, lease)?;
+            let revision = answer.revision();
+            let entered = Entered::read(answer, lease)?;
             attempt.place = if entered.mine.is_some() { Place::Taken } else { Place::None };
-            let seen = Seen::read(&attempt.keys, revision(&answer), &entered.looked)?;
+            let seen = Seen::of(&attempt.keys, revision, &entered.looked)?;
             return match entered.mine {
                 Some((token, under)) if under == lease.id => Ok(Some((token, seen))),
                 // It is left from a lease that has ended for us.
@@ -277,25 +275,23 @@ impl EtcdEngine {
         let gone = keys::gone(&self.address.prefix, request.grant);
         let details = self.ourselves.details(request, self.context.clock.wall(), None);
         let text = format!("{} {details}", request.owner);
-        let not_there = |key: &str| Compare::create_revision(key, CompareOp::Equal, 0);
         let not_yet = match condition {
-            Condition::NotYet => not_there(key),
-            Condition::Nobody => not_there(&keys.below).with_prefix(),
+            Condition::NotYet => Compare::is_missing(key.as_str()),
+            Condition::Nobody => Compare::prefix_is_missing(&keys.below),
         };
-        let look = [nearest(&keys.below, 0, Some(NEAREST)), TxnOp::get(keys.value.as_str(), None)];
-        let put = TxnOp::put(key.as_str(), text, Some(PutOptions::new().with_lease(lease.id)));
-        let own = GetOptions::new().with_keys_only();
-        let already = [TxnOp::get(key.as_str(), Some(own.clone())), TxnOp::get(gone.as_str(), Some(own))];
+        let look = look_at(keys, 0, Some(NEAREST));
+        let put = Put::new(key.as_str(), text).under(lease.id);
+        let already = [key, &gone].map(|key| Get::key(key.as_str()).keys_only().into());
         Txn::new()
-            .when([not_yet, not_there(&gone)])
-            .and_then([&[put], &look[..]].concat())
-            .or_else([&already[..], &look].concat())
+            .when([not_yet, Compare::is_missing(gone)])
+            .and_then([&[put.into()], &look[..]].concat())
+            .or_else([already, look].concat())
     }
 
     /// Who is in the queue now, up to this place (all, if that is 0), and the value.
     async fn look(&self, attempt: &Attempt, up_to: i64, most: Option<i64>) -> Result<Seen, Fault> {
         let answer = self.link.txn(looking(&attempt.keys, up_to, most)).await?.answer;
-        Seen::read(&attempt.keys, revision(&answer), &gets(&answer))
+        Seen::read(&attempt.keys, answer)
     }
 
     /// Waits until the one is gone that it waits for, or it is worth a look. False, if its own place is lost.
@@ -328,15 +324,14 @@ impl EtcdEngine {
             if request.wait.is_over(self.now()) {
                 return Err(request.not_got());
             }
-            let own = GetOptions::new().with_keys_only();
             let both = [(&attempt.key, token), (&its_key, before.order)];
-            let looking = both.map(|(key, _)| TxnOp::get(key.as_str(), Some(own.clone())));
+            let looking = both.map(|(key, _)| Get::key(key.as_str()).keys_only().into());
             let looking = Txn::new().and_then(looking);
             let Some(answer) = self.outlasting(request, lease, looking).await? else { return Ok(false) };
-            let stands = |(got, (_, order)): (&GetResponse, &(&String, i64))| {
-                got.kvs().first().is_some_and(|kv| kv.create_revision() == *order)
+            let stands = |(found, (_, order)): (Found, &(&String, i64))| {
+                found.kvs.first().is_some_and(|kv| kv.create_revision == *order)
             };
-            if !gets(&answer).iter().zip(&both).all(stands) {
+            if !answer.found().into_iter().zip(&both).all(stands) {
                 return Ok(true);
             }
         }
@@ -366,9 +361,9 @@ impl EtcdEngine {
         if request.mode.may_write() && seen.value.kept.is_some() {
             let kept = KeptValue::marked(value.clone(), request.grant);
             attempt.value = Some((attempt.keys.value.clone(), kept.clone()));
-            let stands = Compare::create_revision(attempt.key.as_str(), CompareOp::Equal, token);
-            let mark = TxnOp::put(attempt.keys.value.as_str(), kept.text(), None);
-            let asking = self.link.txn(Txn::new().when([stands]).and_then([mark]));
+            let stands = Compare::created_at(attempt.key.as_str(), token);
+            let mark = Put::new(attempt.keys.value.as_str(), kept.text());
+            let asking = self.link.txn(Txn::new().when([stands]).and_then([mark.into()]));
             let Some(answer) = self.last_word(request, asking).await else { return Err(request.not_got()) };
             let answer = match answer {
                 // It is read and not written: what is written later says that there is no room.
@@ -376,9 +371,9 @@ impl EtcdEngine {
                 answer => Some(answer?.answer),
             };
             match answer {
-                Some(answer) if !answer.succeeded() => return Ok(attempt.without_place()),
+                Some(answer) if !answer.succeeded => return Ok(attempt.without_place()),
                 Some(answer) => {
-                    last_written = revision(&answer);
+                    last_written = answer.revision();
                     marked = Some(kept);
                 }
                 None => attempt.value = None,
@@ -411,14 +406,12 @@ impl EtcdEngine {
                 .into_iter()
                 .filter(|mode| mode.may_write())
                 .map(|mode| attempt.keys.entry(writer, mode));
-            let own = GetOptions::new().with_keys_only();
-            let mut reading: Vec<_> = keys.map(|key| TxnOp::get(key, Some(own.clone()))).collect();
-            reading.push(TxnOp::get(value.as_str(), None));
-            let answer = self.link.txn(Txn::new().and_then(reading)).await?.answer;
-            let mut gets = gets(&answer);
-            let value = gets.pop().ok_or_else(Fault::too_little)?;
-            there.push((writer, gets.iter().any(|got| !got.kvs().is_empty())));
-            seen.value = Found::read(&value)?;
+            let mut reading: Vec<Step> = keys.map(|key| Get::key(key).keys_only().into()).collect();
+            reading.push(Get::key(value.as_str()).into());
+            let mut found = self.link.txn(Txn::new().and_then(reading)).await?.answer.found();
+            let value = found.pop().ok_or_else(Fault::too_little)?;
+            there.push((writer, found.iter().any(|found| !found.kvs.is_empty())));
+            seen.value = StoredValue::read(&value)?;
         }
     }
 
@@ -466,31 +459,12 @@ enum Condition {
 
 /// The last of the queue, up to this place, and the value.
 fn looking(keys: &Keys, up_to: i64, most: Option<i64>) -> Txn {
-    Txn::new().and_then([nearest(&keys.below, up_to, most), TxnOp::get(keys.value.as_str(), None)])
+    Txn::new().and_then(look_at(keys, up_to, most))
 }
 
-/// The last of the queue, up to this place.
-fn nearest(below: &str, up_to: i64, most: Option<i64>) -> TxnOp {
-    let options = GetOptions::new()
-        .with_prefix()
-        .with_keys_only()
-        .with_max_create_revision(up_to)
-        .with_sort(SortTarget::Create, SortOrder::Descend)
-        .with_limit(most.unwrap_or(0));
-    TxnOp::get(below, Some(options))
-}
-
-pub(super) fn revision(answer: &TxnResponse) -> i64 {
-    answer.header().map_or(0, etcd_client::ResponseHeader::revision)
-}
-
-/// What a transaction has read.
-pub(super) fn gets(answer: &TxnResponse) -> Vec<GetResponse> {
-    let get = |op| match op {
-        TxnOpResponse::Get(get) => Some(get),
-        _ => None,
-    };
-    answer.op_responses().into_iter().filter_map(get).collect()
+fn look_at(keys: &Keys, up_to: i64, most: Option<i64>) -> [Step; 2] {
+    let nearest = Get::prefix(keys.below.as_str()).keys_only().newest_first().created_up_to(up_to);
+    [nearest.at_most(most.unwrap_or(0)).into(), Get::key(keys.value.as_str()).into()]
 }
 
 /// What came of a try to queue.
@@ -500,28 +474,34 @@ struct Entered {
     /// Whether it was given up before.
     undone: bool,
     /// What is seen from there.
-    looked: Vec<GetResponse>,
+    looked: Vec<Found>,
 }
 
 impl Entered {
-    fn read(answer: &TxnResponse, lease: &Lease) -> Result<Self, Fault> {
-        let mut looked = gets(answer);
-        if answer.succeeded() {
-            return Ok(Self { mine: Some((revision(answer), lease.id)), undone: false, looked });
+    fn read(answer: TxnAnswer, lease: &Lease) -> Result<Self, Fault> {
+        let mine = answer.succeeded.then(|| (answer.revision(), lease.id));
+        let mut looked = answer.found();
+        if mine.is_some() {
+            return Ok(Self { mine, undone: false, looked });
         }
         if looked.len() < 2 {
             return Err(Fault::too_little());
         }
         let (gone, own) = (looked.remove(1), looked.remove(0));
-        let mine = own.kvs().first().map(|kv| (kv.create_revision(), kv.lease()));
-        Ok(Self { mine, undone: !gone.kvs().is_empty(), looked })
+        let mine = own.kvs.first().map(|kv| (kv.create_revision, kv.lease));
+        Ok(Self { mine, undone: !gone.kvs.is_empty(), looked })
     }
 }
 
 impl Seen {
-    fn read(keys: &Keys, revision: i64, gets: &[GetResponse]) -> Result<Self, Fault> {
-        let [queue, value] = gets else { return Err(Fault::too_little()) };
-        Ok(Self { queue: keys.queue(queue.kvs()), all: !queue.more(), value: Found::read(value)?, revision })
+    fn read(keys: &Keys, answer: TxnAnswer) -> Result<Self, Fault> {
+        Self::of(keys, answer.revision(), &answer.found())
+    }
+
+    fn of(keys: &Keys, revision: i64, found: &[Found]) -> Result<Self, Fault> {
+        let [queue, value] = found else { return Err(Fault::too_little()) };
+        let all = !queue.more;
+        Ok(Self { queue: keys.queue(&queue.kvs), all, value: StoredValue::read(value)?, revision })
     }
 
     /// The value, and who could write it, if it is not known whether that one is there.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use etcd_client::{Certificate, Identity, TlsOptions};
+use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use super::ENGINE;
 use super::keys::OWN_KEYS;
@@ -107,7 +107,7 @@ impl Address {
     }
 
     /// What TLS needs, if the URL asks for it.
-    pub(super) fn tls(&self) -> Result<Option<TlsOptions>, EngineError> {
+    pub(super) fn tls(&self) -> Result<Option<ClientTlsConfig>, EngineError> {
         self.tls.as_ref().map(Tls::options).transpose()
     }
 
@@ -127,7 +127,7 @@ enum NotSet {
 }
 
 impl Tls {
-    fn options(&self) -> Result<TlsOptions, EngineError> {
+    fn options(&self) -> Result<ClientTlsConfig, EngineError> {
         let read = |path: &PathBuf| {
             std::fs::read(path).map_err(|error| EngineError::Refused {
                 engine: ENGINE,
@@ -136,8 +136,8 @@ impl Tls {
             })
         };
         let options = match &self.ca {
-            Some(ca) => TlsOptions::new().ca_certificate(Certificate::from_pem(read(ca)?)),
-            None => TlsOptions::new().with_native_roots(),
+            Some(ca) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(ca)?)),
+            None => ClientTlsConfig::new().with_native_roots(),
         };
         match (&self.cert, &self.key) {
             (Some(cert), Some(key)) => Ok(options.identity(Identity::from_pem(read(cert)?, read(key)?))),

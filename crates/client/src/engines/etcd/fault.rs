@@ -1,6 +1,6 @@
 //! Errors of etcd and of the way to it, with its own words and what to do.
 
-use etcd_client::Error;
+use tonic::{Code, Status, transport};
 
 use super::ENGINE;
 use crate::engines::authority::is_unknown_host;
@@ -37,18 +37,6 @@ impl What {
         matches!(self, Self::NotSent | Self::NoAnswer)
     }
 }
-
-// The codes of gRPC.
-const CANCELLED: i32 = 1;
-const UNKNOWN: i32 = 2;
-const DEADLINE_EXCEEDED: i32 = 4;
-const PERMISSION_DENIED: i32 = 7;
-const RESOURCE_EXHAUSTED: i32 = 8;
-const ABORTED: i32 = 10;
-const UNIMPLEMENTED: i32 = 12;
-const INTERNAL: i32 = 13;
-const UNAVAILABLE: i32 = 14;
-const DATA_LOSS: i32 = 15;
 
 impl Fault {
     fn new(what: What, message: String) -> Self {
@@ -111,23 +99,16 @@ impl Fault {
         Self { what: What::NotSent, error }
     }
 
-    /// The meaning of an error of the client crate. The message quotes the words of etcd, of TLS or of the system once.
-    pub(super) fn of(at: &str, error: Error) -> Self {
-        let (code, said) = match error {
-            Error::GRpcStatus(status) => {
-                (status.code() as i32, joined(status.message(), std::error::Error::source(&status)))
-            }
-            Error::TransportError(error) => (UNAVAILABLE, joined("", Some(&error))),
-            Error::LeaseKeepAliveError(said) if said == LEASE_NOT_FOUND => {
-                return Self::lease_gone(at);
-            }
-            // A stream that has ended.
-            Error::LeaseKeepAliveError(said) | Error::WatchError(said) => (UNAVAILABLE, said),
-            other => {
-                let message = format!("{at} cannot be used ({other}): check the URL and its certificates");
-                return Self::new(What::Refused, message);
-            }
-        };
+    /// The address or the certificates of a member are wrong.
+    pub(super) fn unusable(at: &str, error: &transport::Error) -> Self {
+        let said = joined("", Some(error));
+        Self::refused(format!("{at} cannot be used ({said}): check the URL and its certificates"))
+    }
+
+    /// The meaning of a call's error. The message quotes the words of etcd, of TLS or of the system once.
+    pub(super) fn of(at: &str, status: &Status) -> Self {
+        let code = status.code();
+        let said = joined(status.message(), std::error::Error::source(status));
         let says = |text: &str| said.contains(text);
         let answered = |advice: &str| format!("{at} answered `{said}`: {advice}");
         if says("requested lease not found") {
@@ -140,7 +121,7 @@ impl Fault {
             return Self::new(What::Full, answered(FULL));
         }
         let denied = match code {
-            PERMISSION_DENIED => {
+            Code::PermissionDenied => {
                 Some("grant the role of this user `readwrite` on all keys with the prefix of the locks")
             }
             _ if says("user name is empty") => {
@@ -158,7 +139,7 @@ impl Fault {
         if let Some(advice) = denied {
             return Self::denied(answered(advice));
         }
-        if code == UNIMPLEMENTED {
+        if code == Code::Unimplemented {
             let advice = "this is not version 3 of etcd's API; check what listens there";
             return Self::new(What::Refused, answered(advice));
         }
@@ -168,7 +149,7 @@ impl Fault {
             );
             return Self::new(What::Refused, message);
         }
-        if code == DATA_LOSS || says("etcdserver: corrupt") {
+        if code == Code::DataLoss || says("etcdserver: corrupt") {
             let message = answered(
                 "its data is damaged; restore that member from the others, as etcd's documentation says",
             );
@@ -187,8 +168,13 @@ impl Fault {
                 What::NoAnswer,
                 answered("a majority of the members must run, and reach each other"),
             ),
-            RESOURCE_EXHAUSTED => Self::new(What::NoAnswer, answered("it is overloaded; try again")),
-            CANCELLED | UNKNOWN | DEADLINE_EXCEEDED | ABORTED | INTERNAL | UNAVAILABLE => {
+            Code::ResourceExhausted => Self::new(What::NoAnswer, answered("it is overloaded; try again")),
+            Code::Cancelled
+            | Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::Aborted
+            | Code::Internal
+            | Code::Unavailable => {
                 let message = format!(
                     "{at} did not answer ({said}): {CHECK_SERVER}, and whether it speaks TLS (`etcds:`) or asks for a certificate (`?cert=`, `?key=`)"
                 );
@@ -201,17 +187,17 @@ impl Fault {
 
 const CHECK_SERVER: &str = "check whether it runs and whether this host can reach it";
 
-/// What the client crate says of a keep-alive that was answered with a ttl of zero.
-const LEASE_NOT_FOUND: &str = "lease not found";
-
 const FULL: &str = "its database is full (alarm NOSPACE); compact and defragment it, or raise `--quota-backend-bytes`, and then `etcdctl alarm disarm`. Held locks are kept alive and can be released";
 
-/// A message and those of the errors behind it, each once, without what tonic says of all of them.
+/// What tonic says of all that went wrong on the way.
+const TONIC_SAYS: &str = "transport error";
+
+/// A message and those of the errors behind it, each once.
 fn joined(first: &str, mut behind: Option<&(dyn std::error::Error + 'static)>) -> String {
-    let mut text = first.to_owned();
+    let mut text = if first == TONIC_SAYS { String::new() } else { first.to_owned() };
     while let Some(error) = behind {
         let next = error.to_string();
-        if next != "transport error" && !text.contains(&next) {
+        if next != TONIC_SAYS && !text.contains(&next) {
             let separator = if text.is_empty() { "" } else { ": " };
             text = format!("{text}{separator}{next}");
         }

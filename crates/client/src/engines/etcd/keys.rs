@@ -3,10 +3,10 @@
 //! Whoever holds a lock or waits for it has a key exactly one level below the lock's name, under a lease, as the recipe has it that etcd
 //! itself comes with: its `etcdctl lock` and ours wait for each other. Keys of the engine's own start with `tenure:`, after the prefix.
 
-use etcd_client::{GetResponse, KeyValue};
 use tenure_table::{GrantId, LockName, Mode};
 
 use super::ENGINE;
+use super::api::{Found, KeyValue};
 use crate::engines::kept_value::KeptValue;
 use crate::engines::queue::{self, Entry, Queue};
 use crate::error::EngineError;
@@ -62,13 +62,13 @@ pub(super) fn gone(prefix: &str, grant: GrantId) -> String {
 /// One who holds or waits: what is exactly one level below the name, and under a lease. What has no lease is data of somebody's, and what lies
 /// deeper is another lock's.
 fn entry(below: &str, kv: &KeyValue) -> Option<Entry> {
-    let called = str::from_utf8(kv.key().strip_prefix(below.as_bytes())?).ok()?;
-    if kv.lease() == 0 || called.is_empty() || called.contains('/') || called.starts_with(OWN_KEYS) {
+    let called = str::from_utf8(kv.key.strip_prefix(below.as_bytes())?).ok()?;
+    if kv.lease == 0 || called.is_empty() || called.contains('/') || called.starts_with(OWN_KEYS) {
         return None;
     }
     let whose = queue::whose(called);
     Some(Entry {
-        order: kv.create_revision(),
+        order: kv.create_revision,
         // Another program's lock is an exclusive one.
         mode: whose.map_or(Mode::Ex, |(_, mode)| mode),
         grant: whose.map(|(grant, _)| grant),
@@ -88,23 +88,23 @@ pub(super) fn is_of_a_recipe(called: &str, lease: i64) -> bool {
 
 /// A lock's value as it was found.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct StoredValue {
     pub(super) kept: Option<KeptValue>,
     /// When it was last written; 0 if it is not there.
     pub(super) revision: i64,
 }
 
-impl Found {
-    pub(super) fn read(answer: &GetResponse) -> Result<Self, EngineError> {
-        let Some(kv) = answer.kvs().first() else { return Ok(Self { kept: None, revision: 0 }) };
-        let kept = KeptValue::parse(kv.value()).ok_or_else(|| EngineError::Damaged {
+impl StoredValue {
+    pub(super) fn read(found: &Found) -> Result<Self, EngineError> {
+        let Some(kv) = found.kvs.first() else { return Ok(Self { kept: None, revision: 0 }) };
+        let kept = KeptValue::parse(&kv.value).ok_or_else(|| EngineError::Damaged {
             engine: ENGINE,
             message: format!(
                 "the key `{}` is not a value that was written by this program: look at it with `etcdctl get`, and delete it",
-                String::from_utf8_lossy(kv.key())
+                String::from_utf8_lossy(&kv.key)
             ),
         })?;
-        Ok(Self { kept: Some(kept), revision: kv.mod_revision() })
+        Ok(Self { kept: Some(kept), revision: kv.mod_revision })
     }
 }
 

@@ -9,15 +9,16 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{GetOptions, LeaseKeepAliveStream, LeaseKeeper, ResponseHeader};
 use tenure_table::GrantId;
 use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+use super::api::{Get, Header, LeaseId, LeaseKept};
 use super::fault::{Fault, What};
 use super::keys::OWN_KEYS;
 use super::link::{Link, Way};
+use super::rpc::Calls;
 use super::undo::Undo;
 use super::watches::{Watches, Woken};
 use crate::clock::BootTime;
@@ -203,9 +204,9 @@ impl Keeper {
         let granted =
             self.link.grant(i64::try_from(wanted.as_secs()).expect("a ttl is at most a day")).await?;
         // What etcd says is what counts: it has a shortest time of its own.
-        let timeout = Duration::from_secs(granted.ttl().unsigned_abs());
+        let timeout = Duration::from_secs(granted.ttl.unsigned_abs());
         let lease = Arc::new(Lease {
-            id: granted.id(),
+            id: granted.id,
             session: Session::new(timeout, MARGIN, sent_at),
             asked: Notify::new(),
             proved: watch::Sender::new(sent_at),
@@ -307,7 +308,7 @@ impl Keeper {
         let at_most = (lease.session.timeout() / 6).max(SHORTEST_TRY).min(self.link.limit());
         let mut last = None;
         for _ in 0..CHANGES {
-            let way = self.link.way()?;
+            let way = self.link.way();
             let once = Box::pin(self.keep_alive_once(lease.id, &way, stream));
             match self.link.attempt(&way, self.now() + at_most, once).await {
                 Ok(Some(sent_at)) => return Ok(sent_at),
@@ -331,26 +332,25 @@ impl Keeper {
         way: &Way,
         stream: &mut Option<Stream>,
     ) -> Result<Option<BootTime>, Fault> {
-        let fault = |error| Fault::of(&way.at, error);
-        // Taken out, so that one on which something went wrong is not used again.
-        let mut open = if let Some(open) = stream.take().filter(|open| open.number == way.number) {
-            open
-        } else {
-            let (keeper, answers) = way.client.lease_client().keep_alive(id).await.map_err(fault)?;
-            Stream { number: way.number, keeper, answers }
-        };
-        let sent_at = self.now();
-        open.keeper.keep_alive().await.map_err(fault)?;
+        let fault = |error| Fault::of(&way.at, &error);
         let ended = || Fault::no_answer(format!("{} has ended a stream of keep-alives", way.at));
-        let kept = open.answers.message().await.map_err(fault)?.ok_or_else(ended)?;
-        if kept.ttl() <= 0 {
+        let sent_at = self.now();
+        // Taken out, so that one on which something went wrong is not used again.
+        let mut open = match stream.take().filter(|open| open.number == way.number) {
+            Some(open) => {
+                open.calls.requests.send(LeaseId { id }).await.map_err(|_| ended())?;
+                open
+            }
+            None => Stream { number: way.number, calls: way.client.keep_alive(id).await.map_err(fault)? },
+        };
+        let kept = open.calls.answers.message().await.map_err(fault)?.ok_or_else(ended)?;
+        if kept.ttl <= 0 {
             return Err(Fault::lease_gone(&way.at));
         }
         *stream = Some(open);
-        let probe = format!("{}{OWN_KEYS}", self.prefix);
-        let read =
-            way.kv.clone().get(probe, Some(GetOptions::new().with_count_only())).await.map_err(fault)?;
-        let (before, after) = (kept.header().map(led_by), read.header().map(led_by));
+        let probe = Get::key(format!("{}{OWN_KEYS}", self.prefix)).count_only();
+        let read = way.client.get(probe).await.map_err(fault)?;
+        let (before, after) = (kept.header.as_ref().map(led_by), read.header.as_ref().map(led_by));
         Ok((before.is_some() && before == after).then_some(sent_at))
     }
 }
@@ -358,11 +358,10 @@ impl Keeper {
 /// A stream of keep-alives, on one way.
 struct Stream {
     number: u64,
-    keeper: LeaseKeeper,
-    answers: LeaseKeepAliveStream,
+    calls: Calls<LeaseId, LeaseKept>,
 }
 
 /// Who answered, and in which term of which leader.
-fn led_by(header: &ResponseHeader) -> (u64, u64) {
-    (header.member_id(), header.raft_term())
+fn led_by(header: &Header) -> (u64, u64) {
+    (header.member_id, header.raft_term)
 }

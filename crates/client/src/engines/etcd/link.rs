@@ -10,17 +10,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{
-    Client, ConnectOptions, Error, GetOptions, GetResponse, KvClient, LeaseGrantResponse,
-    LeaseTimeToLiveResponse, Txn, TxnResponse,
-};
-use futures_util::FutureExt;
 use tokio::sync::watch;
-use tokio::task::unconstrained;
+use tonic::Status;
+use tonic::transport::{ClientTlsConfig, Endpoint};
 
 use super::address::Address;
+use super::api::{Delete, Found, Get, LeaseGranted, LeaseLives, Txn, TxnAnswer};
 use super::fault::{Fault, What};
 use super::keys::OWN_KEYS;
+use super::rpc::{Client, Credentials};
 use crate::clock::BootTime;
 use crate::engine::EngineContext;
 use crate::error::{ConnectError, EngineError};
@@ -44,17 +42,13 @@ const SHORTEST_ATTEMPT: Duration = Duration::from_secs(1);
 /// A way is gone for at least so long before it is turned from.
 const YOUNGEST: Duration = Duration::from_millis(200);
 
-/// The most that one answer may have: a lock for which very many wait.
-const LARGEST_ANSWER: usize = 256 << 20;
-
 pub(super) struct Link {
     context: EngineContext,
     /// How long one request may take.
     limit: Duration,
-    /// Each as a URL, and as it is called in messages.
-    members: Vec<(String, String)>,
-    options: ConnectOptions,
-    login: Option<(String, String)>,
+    /// How each is connected to, and what it is called in messages.
+    members: Vec<(Endpoint, String)>,
+    login: Option<Credentials>,
     present: Mutex<Present>,
     /// Which way is the present one, for those who have streams on it.
     turned: watch::Sender<u64>,
@@ -74,7 +68,6 @@ pub(super) struct Connected {
     /// Host and port.
     pub(super) at: String,
     pub(super) client: Client,
-    pub(super) kv: KvClient,
     made: BootTime,
     /// When something was last heard on this way.
     heard: Mutex<BootTime>,
@@ -90,31 +83,22 @@ pub(super) struct Answer<T> {
 
 impl Link {
     pub(super) fn new(address: &Address, context: EngineContext) -> Result<Arc<Self>, ConnectError> {
-        let mut options = ConnectOptions::new()
-            .with_connect_timeout(CONNECT_LIMIT)
-            .with_keep_alive(PING_EVERY, PING_LIMIT)
-            // etcd closes a connection on which it is asked so and nothing is under way.
-            .with_keep_alive_while_idle(false)
-            .with_require_leader(true)
-            .with_auto_token_refresh(true);
-        if let Some(tls) = address.tls()? {
-            options = options.with_tls(tls);
-        }
-        let members = address.members();
+        let tls = address.tls()?;
+        let member = |(url, at): (String, String)| match endpoint(&url, tls.clone()) {
+            Ok(endpoint) => Ok((endpoint, at)),
+            Err(error) => Err(Fault::unusable(&at, &error).error),
+        };
+        let members = address.members().into_iter().map(member).collect::<Result<Vec<_>, _>>()?;
         // Any one: the first in everybody's URL would have all the work.
         let member = random::below(members.len());
-        let link = Arc::new(Self {
+        Ok(Arc::new(Self {
             context,
             limit: address.limit,
             members,
-            options,
             login: address.login(),
             present: Mutex::new(Present { member, number: 0, way: None }),
             turned: watch::Sender::new(0),
-        });
-        // What is wrong with a certificate is said now.
-        link.way().map_err(|fault| fault.error)?;
-        Ok(link)
+        }))
     }
 
     pub(super) const fn limit(&self) -> Duration {
@@ -130,37 +114,34 @@ impl Link {
     }
 
     /// The present way. It begins to connect with the first request.
-    pub(super) fn way(&self) -> Result<Way, Fault> {
+    pub(super) fn way(&self) -> Way {
         let mut present = self.present();
         if let Some(way) = &present.way {
-            return Ok(way.clone());
+            return way.clone();
         }
-        let way = Arc::new(self.connect(present.member, present.number)?);
+        let way = Arc::new(self.connect(present.member, present.number));
         present.way = Some(way.clone());
-        Ok(way)
+        way
     }
 
-    fn connect(&self, member: usize, number: u64) -> Result<Connected, Fault> {
-        let (url, at) = &self.members[member];
+    fn connect(&self, member: usize, number: u64) -> Connected {
+        let (endpoint, at) = &self.members[member];
         let client = {
             let _tasks_of = self.context.runtime.enter();
-            // Whatever else the task has done that polls this: without a login, it is ready at once.
-            let made = unconstrained(Client::connect([url], Some(self.options.clone()))).now_or_never();
-            made.expect("without a login, nobody is asked").map_err(|error| Fault::of(at, error))?
+            Client::new(endpoint, self.login.clone())
         };
-        let login = self.login.clone().map(|login| {
+        let login = client.has_login().then(|| {
             let (send, state) = watch::channel(None);
-            let (mut client, at) = (client.clone(), at.clone());
+            let (client, at) = (client.clone(), at.clone());
             // By a task of its own: whoever asked first need not go on asking.
             self.context.runtime.spawn(async move {
-                let logged_in = client.update_user(Some(login)).await;
-                send.send_replace(Some(logged_in.map_err(|error| Fault::of(&at, error))));
+                let logged_in = client.log_in().await;
+                send.send_replace(Some(logged_in.map_err(|error| Fault::of(&at, &error))));
             });
             state
         });
-        let kv = client.kv_client().max_decoding_message_size(LARGEST_ANSWER);
         let made = self.now();
-        Ok(Connected { number, at: at.clone(), client, kv, made, heard: Mutex::new(made), login })
+        Connected { number, at: at.clone(), client, made, heard: Mutex::new(made), login }
     }
 
     /// Nobody goes this way any more: the next member is asked from now on, or the same on a new connection if it is the only one.
@@ -256,15 +237,15 @@ impl Link {
     /// Asks until there is an answer, or the time of one request is over.
     async fn ask<T, F>(&self, request: impl Fn(Way) -> F) -> Result<Answer<T>, Fault>
     where
-        F: Future<Output = Result<T, Error>>,
+        F: Future<Output = Result<T, Status>>,
     {
         let ends = self.now() + self.limit;
         let (mut repeated, mut pause, mut before) = (false, FIRST_PAUSE, None);
         loop {
-            let way = self.way()?;
-            // In a box, since requests of the client crate are large, and those who wait for a lock have none under way.
+            let way = self.way();
+            // In a box, since calls are large, and those who wait for a lock have none under way.
             let asking =
-                Box::pin(async { request(way.clone()).await.map_err(|error| Fault::of(&way.at, error)) });
+                Box::pin(async { request(way.clone()).await.map_err(|error| Fault::of(&way.at, &error)) });
             let fault = match self.attempt(&way, ends, asking).await {
                 Ok(answer) => return Ok(Answer { answer, repeated }),
                 Err(fault) => fault,
@@ -289,66 +270,71 @@ impl Link {
 
     /// Connects, to see whether that can be done and what answers.
     pub(super) async fn reach(&self, prefix: &str) -> Result<(), Fault> {
-        let asked = self.ask(|way| async move { way.client.maintenance_client().status().await }).await;
-        match asked {
-            Ok(Answer { answer, .. }) => examine(&self.way()?.at, answer.version())?,
+        match self.ask(|way| async move { way.client.status().await }).await {
+            Ok(Answer { answer, .. }) => examine(&self.way().at, &answer.version)?,
             // Whoever may not ask is trusted to know what it connects to.
             Err(fault) if matches!(fault.error, EngineError::Denied { .. } | EngineError::Refused { .. }) => {
             }
             Err(fault) => return Err(fault),
         }
-        let probe = format!("{prefix}{OWN_KEYS}");
-        self.get(probe, GetOptions::new().with_count_only()).await?;
+        self.get(Get::key(format!("{prefix}{OWN_KEYS}")).count_only()).await?;
         Ok(())
     }
 
-    pub(super) async fn txn(&self, txn: Txn) -> Result<Answer<TxnResponse>, Fault> {
+    pub(super) async fn txn(&self, txn: Txn) -> Result<Answer<TxnAnswer>, Fault> {
         self.ask(|way| {
             let txn = txn.clone();
-            async move { way.kv.clone().txn(txn).await }
+            async move { way.client.txn(txn).await }
         })
         .await
     }
 
     /// Deletes a key; whether it was there.
     pub(super) async fn delete(&self, key: &str) -> Result<Answer<bool>, Fault> {
-        self.ask(|way| async move { Ok(way.kv.clone().delete(key, None).await?.deleted() > 0) }).await
+        self.ask(|way| async move { Ok(way.client.delete(Delete::key(key)).await?.deleted > 0) }).await
     }
 
-    pub(super) async fn get(
-        &self,
-        key: impl Into<Vec<u8>>,
-        options: GetOptions,
-    ) -> Result<GetResponse, Fault> {
-        let key = key.into();
+    pub(super) async fn get(&self, get: Get) -> Result<Found, Fault> {
         let asked = self.ask(|way| {
-            let (key, options) = (key.clone(), options.clone());
-            async move { way.kv.clone().get(key, Some(options)).await }
+            let get = get.clone();
+            async move { way.client.get(get).await }
         });
         Ok(asked.await?.answer)
     }
 
     /// A new lease. One that is asked for twice because the answer was lost runs out by itself.
-    pub(super) async fn grant(&self, ttl: i64) -> Result<LeaseGrantResponse, Fault> {
-        let asked = self.ask(|way| async move { way.client.lease_client().grant(ttl, None).await });
-        Ok(asked.await?.answer)
+    pub(super) async fn grant(&self, ttl: i64) -> Result<LeaseGranted, Fault> {
+        Ok(self.ask(|way| async move { way.client.grant_lease(ttl).await }).await?.answer)
     }
 
     pub(super) async fn revoke(&self, id: i64) -> Result<(), Fault> {
-        match self.ask(|way| async move { way.client.lease_client().revoke(id).await }).await {
+        match self.ask(|way| async move { way.client.revoke_lease(id).await }).await {
             Err(fault) if fault.what != What::LeaseGone => Err(fault),
             _ => Ok(()),
         }
     }
 
-    pub(super) async fn time_to_live(&self, id: i64) -> Result<LeaseTimeToLiveResponse, Fault> {
-        let asked = self.ask(|way| async move { way.client.lease_client().time_to_live(id, None).await });
-        Ok(asked.await?.answer)
+    pub(super) async fn lease_lives(&self, id: i64) -> Result<LeaseLives, Fault> {
+        Ok(self.ask(|way| async move { way.client.lease_lives(id).await }).await?.answer)
     }
 
     /// Lets go of the connection.
     pub(super) fn close(&self) {
         self.present().way = None;
+    }
+}
+
+/// How a member is connected to.
+fn endpoint(url: &str, tls: Option<ClientTlsConfig>) -> Result<Endpoint, tonic::transport::Error> {
+    let endpoint = Endpoint::from_shared(url.to_owned())?
+        .connect_timeout(CONNECT_LIMIT)
+        .http2_keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_LIMIT)
+        // etcd closes a connection on which it is asked so and nothing is under way.
+        .keep_alive_while_idle(false);
+    match tls {
+        Some(tls) => endpoint.tls_config(tls),
+        None => Ok(endpoint),
     }
 }
 
@@ -387,10 +373,7 @@ impl Connected {
 
     /// Logs in again, where there is a login.
     pub(super) async fn renew_login(&self) -> Result<(), Fault> {
-        if self.login.is_none() {
-            return Ok(());
-        }
-        self.client.refresh_token().await.map_err(|error| Fault::of(&self.at, error))
+        self.client.log_in().await.map_err(|error| Fault::of(&self.at, &error))
     }
 }
 

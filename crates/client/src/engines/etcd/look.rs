@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
 use tenure_table::{FencingToken, LockName};
 
 use super::EtcdEngine;
-use super::acquire::gets;
+use super::api::{Compare, Delete, Get, KeyValue, Put, Step, Txn, end_of};
 use super::fault::Fault;
-use super::keys::{Found, Keys, is_of_a_recipe, name_of};
+use super::keys::{Keys, StoredValue, is_of_a_recipe, name_of};
 use crate::engine::Break;
 use crate::engines::details;
 use crate::engines::queue::{Entry, Queue};
@@ -27,7 +26,7 @@ struct Members {
     queue: Queue,
     /// What each has written, by what it is called.
     texts: HashMap<String, Vec<u8>>,
-    value: Found,
+    value: StoredValue,
 }
 
 impl Members {
@@ -46,24 +45,16 @@ fn token(entry: &Entry) -> FencingToken {
 
 impl EtcdEngine {
     async fn members(&self, keys: &Keys) -> Result<Members, Fault> {
-        let all = TxnOp::get(keys.below.as_str(), Some(GetOptions::new().with_prefix()));
-        let looking = Txn::new().and_then([all, TxnOp::get(keys.value.as_str(), None)]);
-        let answer = self.link.txn(looking).await?.answer;
-        let mut gets = gets(&answer).into_iter();
-        let (Some(mut all), Some(value)) = (gets.next(), gets.next()) else {
-            return Err(Fault::too_little());
-        };
-        let found = all.take_kvs();
-        let queue = keys.queue(&found);
+        let both = [Get::prefix(keys.below.as_str()), Get::key(keys.value.as_str())];
+        let answer = self.link.txn(Txn::new().and_then(both.map(Step::from))).await?.answer;
+        let Ok([all, value]) = <[_; 2]>::try_from(answer.found()) else { return Err(Fault::too_little()) };
+        let queue = keys.queue(&all.kvs);
         let called = |key: Vec<u8>| String::from_utf8(key.strip_prefix(keys.below.as_bytes())?.to_vec()).ok();
-        let text = |kv: KeyValue| {
-            let (key, text) = kv.into_key_value();
-            Some((called(key)?, text))
-        };
+        let text = |kv: KeyValue| Some((called(kv.key)?, kv.value));
         Ok(Members {
             queue,
-            texts: found.into_iter().filter_map(text).collect(),
-            value: Found::read(&value)?,
+            texts: all.kvs.into_iter().filter_map(text).collect(),
+            value: StoredValue::read(&value)?,
         })
     }
 
@@ -91,33 +82,28 @@ impl EtcdEngine {
     pub(super) async fn names(&self, prefix: &str) -> Result<BTreeSet<LockName>, Fault> {
         let before = &self.address.prefix;
         let (mut from, mut names) = (format!("{before}{prefix}").into_bytes(), BTreeSet::new());
-        // Where the keys end that begin so; nothing, if that is all.
-        let mut end = from.clone();
-        while end.pop_if(|last| *last == u8::MAX).is_some() {}
-        match end.last_mut() {
-            Some(last) => *last += 1,
-            None => end = vec![0],
-        }
+        let end = end_of(&from);
         if from.is_empty() {
             from = vec![0];
         }
         loop {
-            let options = GetOptions::new().with_range(end.clone()).with_keys_only().with_limit(STEP);
-            let found = self.link.get(from, options).await?;
-            for kv in found.kvs() {
-                let Some(key) = kv.key_str().ok().and_then(|key| key.strip_prefix(before.as_str())) else {
+            let found = self.link.get(Get::range(from, end.clone()).keys_only().at_most(STEP)).await?;
+            for kv in &found.kvs {
+                let Some(key) =
+                    str::from_utf8(&kv.key).ok().and_then(|key| key.strip_prefix(before.as_str()))
+                else {
                     continue;
                 };
                 if let Some((name, called)) = name_of(key)
                     && name.starts_with(prefix)
-                    && is_of_a_recipe(called, kv.lease())
+                    && is_of_a_recipe(called, kv.lease)
                 {
                     names.extend(LockName::parse(name));
                 }
             }
-            match found.kvs().last().filter(|_| found.more()) {
+            match found.kvs.last().filter(|_| found.more) {
                 // The very next key that there can be.
-                Some(last) => from = [last.key(), &[0]].concat(),
+                Some(last) => from = [&*last.key, &[0]].concat(),
                 None => return Ok(names),
             }
         }
@@ -143,14 +129,13 @@ impl EtcdEngine {
             // Each on the condition that it is still the one that was seen.
             let each = some.iter().map(|entry| {
                 let key = keys.seen(entry);
-                let stands = Compare::create_revision(key.as_str(), CompareOp::Equal, entry.order);
+                let stands = Compare::created_at(key.as_str(), entry.order);
                 // A key that was written a second time is marked by that; its place is where it was first written.
-                let again = PutOptions::new().with_ignore_value().with_ignore_lease();
                 let step = match how {
-                    Break::Ask => TxnOp::put(key, Vec::new(), Some(again)),
-                    Break::Force => TxnOp::delete(key, None),
+                    Break::Ask => Put::again(key).into(),
+                    Break::Force => Delete::key(key).into(),
                 };
-                TxnOp::txn(Txn::new().when([stands]).and_then([step]))
+                Step::from(Txn::new().when([stands]).and_then([step]))
             });
             self.link.txn(Txn::new().and_then(each.collect::<Vec<_>>())).await?;
         }

@@ -14,11 +14,13 @@
 
 mod acquire;
 mod address;
+mod api;
 mod fault;
 mod keys;
 mod lease;
 mod link;
 mod look;
+mod rpc;
 mod start;
 mod undo;
 mod value;
@@ -28,11 +30,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use etcd_client::GetOptions;
 use futures_util::future::{BoxFuture, join_all};
 use tenure_table::{LockName, ModeSet};
 
 use self::address::Address;
+use self::api::Get;
 use self::keys::Keys;
 use self::lease::Keeper;
 use self::link::Link;
@@ -58,7 +60,7 @@ const TOGETHER: usize = 64;
 
 /// The engine `etcd:`.
 #[derive(Debug)]
-pub struct EtcdEngine {
+pub(crate) struct EtcdEngine {
     address: Address,
     link: Arc<Link>,
     keeper: Arc<Keeper>,
@@ -111,12 +113,12 @@ impl EtcdEngine {
         };
         let ends = asked + self.link.limit();
         let proving = self.link.until(ends, async { Ok(lease.prove(asked).await) });
-        let own = GetOptions::new().with_keys_only();
-        let (found, proved) = tokio::join!(self.link.get(held.node.as_str(), own), proving);
+        let own = Get::key(held.node.as_str()).keys_only();
+        let (found, proved) = tokio::join!(self.link.get(own), proving);
         let found = found?;
-        match found.kvs().first() {
-            Some(kv) if kv.create_revision() == held.token.get().cast_signed() => {
-                if kv.mod_revision() != kv.create_revision() {
+        match found.kvs.first() {
+            Some(kv) if kv.create_revision == held.token.get().cast_signed() => {
+                if kv.mod_revision != kv.create_revision {
                     return Err(RenewError::Lost(LostReason::Broken));
                 }
             }
@@ -128,8 +130,8 @@ impl EtcdEngine {
         if proved?.is_none() {
             return Err(RenewError::Lost(LostReason::Disconnected));
         }
-        if let Some(header) = found.header() {
-            lease.watch(grant.id, &self.watches, &held.node, header.revision() + 1);
+        if let Some(header) = &found.header {
+            lease.watch(grant.id, &self.watches, &held.node, header.revision + 1);
         }
         lease.session().renewed(grant.id).ok_or(RenewError::Lost(LostReason::Forgotten))
     }

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
 use tenure_table::GrantId;
 
 use super::EtcdEngine;
-use super::acquire::gets;
+use super::api::{Compare, Get, KeyValue, Put, Txn};
 use super::fault::Fault;
 use super::keys::Keys;
 use crate::engine::{Grant, Remembered, Start};
@@ -72,7 +71,7 @@ impl EtcdEngine {
         let mut note: Option<(i64, Note)> = None;
         loop {
             let (found, noted) = self.noted(&keys).await?;
-            let revision = found.as_ref().map_or(0, KeyValue::mod_revision);
+            let revision = found.as_ref().map_or(0, |kv| kv.mod_revision);
             if let Some(noted) = noted {
                 if noted.id == id {
                     return Ok(Remembered::Recorded);
@@ -87,30 +86,24 @@ impl EtcdEngine {
                 let secs = left.as_nanos().div_ceil(1_000_000_000).try_into().unwrap_or(LONGEST_SECS);
                 let secs = i64::try_from(secs.min(LONGEST_SECS)).expect("this is much less than the most");
                 let ago = start.ago + self.now().since(asked);
-                let lease = self.link.grant(secs).await?.id();
+                let lease = self.link.grant(secs).await?.id;
                 let ago_when_granted = start.ago + self.now().since(asked);
                 note = Some((lease, Note { id, ago, ago_when_granted }));
             }
-            let own = GetOptions::new().with_keys_only();
             let mut txn = Txn::new().when([
-                Compare::create_revision(
-                    held.node.as_str(),
-                    CompareOp::Equal,
-                    held.token.get().cast_signed(),
-                ),
-                Compare::mod_revision(keys.start.as_str(), CompareOp::Equal, revision),
+                Compare::created_at(held.node.as_str(), held.token.get().cast_signed()),
+                Compare::written_at(keys.start.as_str(), revision),
             ]);
             // What lies longer back than its window is not kept.
             if let Some((lease, note)) = &note {
-                let under = PutOptions::new().with_lease(*lease);
-                txn = txn.and_then([TxnOp::put(keys.start.as_str(), note.text(), Some(under))]);
+                txn = txn.and_then([Put::new(keys.start.as_str(), note.text()).under(*lease).into()]);
             }
-            let answer =
-                self.link.txn(txn.or_else([TxnOp::get(held.node.as_str(), Some(own))])).await?.answer;
-            if answer.succeeded() {
+            let own = Get::key(held.node.as_str()).keys_only();
+            let answer = self.link.txn(txn.or_else([own.into()])).await?.answer;
+            if answer.succeeded {
                 return Ok(Remembered::Recorded);
             }
-            if gets(&answer).first().is_none_or(|own| own.kvs().is_empty()) {
+            if answer.found().first().is_none_or(|own| own.kvs.is_empty()) {
                 self.give_back(note.as_ref());
                 return Err(lost());
             }
@@ -124,15 +117,15 @@ impl EtcdEngine {
 
     /// The start that is noted, and what is there of it.
     async fn noted(&self, keys: &Keys) -> Result<(Option<KeyValue>, Option<Noted>), Fault> {
-        let mut found = self.link.get(keys.start.as_str(), GetOptions::new()).await?;
-        let Some(kv) = found.take_kvs().into_iter().next() else { return Ok((None, None)) };
-        let Some(note) = Note::parse(kv.value()).filter(|_| kv.lease() != 0) else {
+        let found = self.link.get(Get::key(keys.start.as_str())).await?;
+        let Some(kv) = found.kvs.into_iter().next() else { return Ok((None, None)) };
+        let Some(note) = Note::parse(&kv.value).filter(|_| kv.lease != 0) else {
             // Somebody else wrote it: nothing is known of when.
             return Ok((Some(kv), None));
         };
-        let lives = self.link.time_to_live(kv.lease()).await?;
+        let lives = self.link.lease_lives(kv.lease).await?;
         // It is gone now.
-        let noted = (lives.ttl() >= 0).then(|| note.noted(lives.granted_ttl(), lives.ttl()));
+        let noted = (lives.ttl >= 0).then(|| note.noted(lives.granted_ttl, lives.ttl));
         Ok((Some(kv), noted))
     }
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
 use tenure_table::GrantId;
 use tokio_util::sync::CancellationToken;
 
+use super::api::{Compare, Delete, Put, Step, Txn};
 use super::fault::{Fault, What};
 use super::keys;
 use super::lease::{Keeper, Lease};
@@ -28,21 +28,21 @@ pub(super) type Left = (String, KeptValue);
 
 /// Deletes a key and leaves the value in one step, if that key is there.
 fn leaving(key: &str, value: Option<&Left>, gone: Option<(&str, i64)>) -> Txn {
-    let mut always = Vec::new();
+    let mut always: Vec<Step> = Vec::new();
     if let Some((gone, lease)) = gone {
-        always.push(TxnOp::put(gone, Vec::new(), Some(PutOptions::new().with_lease(lease))));
+        always.push(Put::new(gone, Vec::new()).under(lease).into());
     }
     let mut steps = always.clone();
-    steps.push(TxnOp::delete(key, None));
+    steps.push(Delete::key(key).into());
     if let Some((at, kept)) = value {
         let left = kept.clone().unmarked();
         steps.push(if left == KeptValue::default() {
-            TxnOp::delete(at.as_str(), None)
+            Delete::key(at.as_str()).into()
         } else {
-            TxnOp::put(at.as_str(), left.text(), None)
+            Put::new(at.as_str(), left.text()).into()
         });
     }
-    Txn::new().when([Compare::create_revision(key, CompareOp::Greater, 0)]).and_then(steps).or_else(always)
+    Txn::new().when([Compare::exists(key)]).and_then(steps).or_else(always)
 }
 
 /// Deletes a key, and leaves the value; whether it was there. One that was sent a second time and finds nothing has done it the first time.
@@ -56,7 +56,7 @@ pub(super) async fn leave(
         link.delete(key).await
     } else {
         let left = link.txn(leaving(key, value, gone)).await;
-        match left.map(|Answer { answer, repeated }| Answer { answer: answer.succeeded(), repeated }) {
+        match left.map(|Answer { answer, repeated }| Answer { answer: answer.succeeded, repeated }) {
             // There is no room to write anything. The lock is freed all the same.
             Err(fault) if fault.what == What::Full => link.delete(key).await,
             left => left,
@@ -157,7 +157,7 @@ impl Undo {
             () = self.lease.session().ended().cancelled() => return,
             () = clock.sleep_until(clock.now() + ARRIVED_AFTER) => {}
         }
-        if let Err(fault) = self.link.txn(Txn::new().and_then([TxnOp::delete(gone.as_str(), None)])).await {
+        if let Err(fault) = self.link.delete(gone).await {
             tracing::debug!(error = %fault.error, "a key stays until its lease ends");
         }
     }

@@ -6,10 +6,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp};
 
 use super::EtcdEngine;
-use super::acquire::{gets, revision};
+use super::api::{Compare, Get, Put, Txn};
 use super::fault::Fault;
 use super::keys::Keys;
 use super::lease::{Lease, Writes};
@@ -27,7 +26,7 @@ impl EtcdEngine {
             return Err(lost(LostReason::Forgotten));
         };
         let Some(writes) = lease.writes_of(grant.id) else { return Err(lost(LostReason::Forgotten)) };
-        let stands = Compare::create_revision(held.node, CompareOp::Equal, held.token.get().cast_signed());
+        let stands = Compare::created_at(held.node, held.token.get().cast_signed());
         let written = KeptValue::written(bytes, grant.id);
         let write = Write { engine: self.clone(), keys, lease, grant: grant.clone(), stands, written };
         // By a task of its own: the next write and the release wait for it, and it must not wait for anybody who does not go on.
@@ -90,22 +89,21 @@ impl Write {
             let expected = if let Some(revision) = known {
                 revision
             } else {
-                let found = engine.link.get(keys.value.as_str(), GetOptions::new().with_keys_only()).await?;
-                found.kvs().first().map_or(0, etcd_client::KeyValue::mod_revision)
+                let found = engine.link.get(Get::key(keys.value.as_str()).keys_only()).await?;
+                found.kvs.first().map_or(0, |kv| kv.mod_revision)
             };
-            let unchanged = Compare::mod_revision(keys.value.as_str(), CompareOp::Equal, expected);
-            let own = GetOptions::new().with_keys_only();
+            let unchanged = Compare::written_at(keys.value.as_str(), expected);
             let txn = Txn::new()
                 .when([stands.clone(), unchanged])
-                .and_then([TxnOp::put(keys.value.as_str(), written.text(), None)])
-                .or_else([TxnOp::get(keys.entry(grant.id, grant.mode), Some(own))]);
+                .and_then([Put::new(keys.value.as_str(), written.text()).into()])
+                .or_else([Get::key(keys.entry(grant.id, grant.mode)).keys_only().into()]);
             let answer = engine.link.txn(txn).await?.answer;
-            if answer.succeeded() {
-                *last = Some(revision(&answer));
+            if answer.succeeded {
+                *last = Some(answer.revision());
                 lease.session().mark(grant.id, Some(written));
                 return Ok(true);
             }
-            if gets(&answer).first().is_none_or(|own| own.kvs().is_empty()) {
+            if answer.found().first().is_none_or(|own| own.kvs.is_empty()) {
                 lease.forget(grant.id);
                 return Ok(false);
             }

@@ -8,13 +8,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
+use tonic::Streaming;
 
+use super::api::{Watch, WatchAnswer};
 use super::fault::Fault;
 use super::link::{Link, Way};
+use super::rpc::Calls;
 use crate::engine::EngineContext;
 use crate::random;
 
@@ -120,19 +122,19 @@ impl Watches {
 
     /// One stream, until it breaks.
     async fn listen_once(&self) -> Result<(), Fault> {
-        let way = self.link.way()?;
+        let way = self.link.way();
         let ends = self.context.clock.now() + self.link.limit();
         let opened = self.link.attempt(&way, ends, Box::pin(self.open(&way))).await?;
-        let Some((requests, answers)) = opened else { return Ok(()) };
+        let Some(Calls { requests, answers }) = opened else { return Ok(()) };
         tokio::select! {
-            ended = self.send(&way, requests) => ended,
+            () = self.send(requests) => Ok(()),
             ended = self.hear(&way, answers) => ended,
             // All else goes another way from now on, since this one is silent.
             () = self.link.turned_from(&way) => Ok(()),
         }
     }
 
-    async fn open(&self, way: &Way) -> Result<Option<(WatchRequestSender, WatchResponseStream)>, Fault> {
+    async fn open(&self, way: &Way) -> Result<Option<Calls<Watch, WatchAnswer>>, Fault> {
         let first = {
             let mut state = self.state();
             state.left.clear();
@@ -140,43 +142,38 @@ impl Watches {
             state.came.pop().and_then(|id| state.watching(id))
         };
         // They have all left meanwhile.
-        let Some((key, options)) = first else { return Ok(None) };
-        let stream = way.client.watch_client().watch(key, Some(options)).await;
-        Ok(Some(stream.map_err(|error| Fault::of(&way.at, error))?.split()))
+        let Some(first) = first else { return Ok(None) };
+        let stream = way.client.watch(first).await;
+        Ok(Some(stream.map_err(|error| Fault::of(&way.at, &error))?))
     }
 
-    async fn send(&self, way: &Way, mut requests: WatchRequestSender) -> Result<(), Fault> {
+    /// Tells etcd who came and who left, for as long as the stream stands.
+    async fn send(&self, requests: mpsc::Sender<Watch>) {
         loop {
             loop {
                 let (came, left) = {
                     let mut state = self.state();
                     (state.came.pop().map(|id| state.watching(id)), state.left.pop())
                 };
-                let sent = match (came, left) {
-                    (None, None) => break,
-                    (came, left) => {
-                        let sent = match came.flatten() {
-                            Some((key, options)) => requests.watch(key, Some(options)).await,
-                            None => Ok(()),
-                        };
-                        match (sent, left) {
-                            (Ok(()), Some(id)) => requests.cancel(id).await,
-                            (sent, _) => sent,
-                        }
+                if (&came, &left) == (&None, &None) {
+                    break;
+                }
+                for request in came.flatten().into_iter().chain(left.map(Watch::cancel)) {
+                    if requests.send(request).await.is_err() {
+                        return;
                     }
-                };
-                sent.map_err(|error| Fault::of(&way.at, error))?;
+                }
             }
             self.changed.notified().await;
         }
     }
 
-    async fn hear(&self, way: &Way, mut answers: WatchResponseStream) -> Result<(), Fault> {
-        let fault = |error| Fault::of(&way.at, error);
+    async fn hear(&self, way: &Way, mut answers: Streaming<WatchAnswer>) -> Result<(), Fault> {
+        let fault = |error| Fault::of(&way.at, &error);
         while let Some(answer) = answers.message().await.map_err(fault)? {
             self.heed(&answer);
             let refused = ["permission denied", "auth token"];
-            if answer.canceled() && refused.iter().any(|why| answer.cancel_reason().contains(why)) {
+            if answer.canceled && refused.iter().any(|why| answer.cancel_reason.contains(why)) {
                 // etcd says so too if it does not know the login any more with which the stream was opened.
                 way.renew_login().await?;
                 return Ok(());
@@ -185,25 +182,25 @@ impl Watches {
         Ok(())
     }
 
-    fn heed(&self, answer: &WatchResponse) {
-        let woken = match (answer.canceled(), answer.events().is_empty()) {
+    fn heed(&self, answer: &WatchAnswer) {
+        let woken = match (answer.canceled, answer.events.is_empty()) {
             (true, _) => Woken::Look,
             (false, false) => Woken::Gone,
             (false, true) => return,
         };
         let mut state = self.state();
-        match state.present.remove(&answer.watch_id()) {
+        match state.present.remove(&answer.watch_id) {
             Some(watching) => {
                 if woken == Woken::Gone {
                     // It is told once.
-                    state.left.push(answer.watch_id());
+                    state.left.push(answer.watch_id);
                     self.changed.notify_one();
                 }
                 drop(state);
                 let _ = watching.wake.send(woken);
             }
             // Whoever left has been told of, or will be. But who is refused may be refused without its number.
-            None if answer.canceled() && answer.watch_id() < 0 => {
+            None if answer.canceled && answer.watch_id < 0 => {
                 drop(state);
                 self.wake_all();
             }
@@ -221,13 +218,9 @@ impl Watches {
 
 impl State {
     /// What is asked for one who is still there.
-    fn watching(&self, id: i64) -> Option<(String, WatchOptions)> {
+    fn watching(&self, id: i64) -> Option<Watch> {
         let watching = self.present.get(&id)?;
-        let options = WatchOptions::new()
-            .with_watch_id(id)
-            .with_start_revision(watching.from)
-            .with_filters([WatchFilterType::NoPut]);
-        Some((watching.key.clone(), options))
+        Some(Watch::deletion(id, watching.key.as_str(), watching.from))
     }
 }
 

@@ -60,7 +60,7 @@ use crate::url::{EngineUrl, UrlError};
 
 /// The engine `redis:`.
 #[derive(Debug)]
-pub struct RedisEngine {
+pub(crate) struct RedisEngine {
     address: Address,
     link: Arc<Link>,
     limit: Duration,

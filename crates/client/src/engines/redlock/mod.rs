@@ -48,7 +48,7 @@ use crate::url::{EngineUrl, UrlError};
 
 /// The engine `redlock:`.
 #[derive(Debug)]
-pub struct RedlockEngine {
+pub(crate) struct RedlockEngine {
     address: Address,
     instances: Instances,
     ourselves: Ourselves,

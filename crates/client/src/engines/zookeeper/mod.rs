@@ -74,7 +74,7 @@ impl Recipe {
 
 /// The engine `zookeeper:`.
 #[derive(Debug)]
-pub struct ZooKeeperEngine {
+pub(crate) struct ZooKeeperEngine {
     address: Address,
     sessions: Arc<Sessions<Link>>,
     ourselves: Ourselves,
