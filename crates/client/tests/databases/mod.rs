@@ -225,6 +225,7 @@ macro_rules! fault_suite {
                 a_waiter_goes_on_waiting_when_its_connection_ends,
                 a_wait_lasts_while_its_connections_end_one_after_the_other,
                 a_release_on_an_ended_connection_says_that_the_lock_was_lost,
+                a_holder_whose_connection_ended_records_no_start,
                 a_session_lock_is_lost_with_its_connection_and_whoever_waits_gets_it,
                 a_table_lock_does_not_notice_that_connections_end;
             sessions: a_row_whose_session_ended_before_its_token_was_counted_is_not_granted,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::contract::within;
-use tenure::{LostReason, Release};
+use tenure::{LostReason, OncePerError, Record, Release, Turn};
 use tenure_testkit::eventually;
 use tokio::task::JoinHandle;
 
@@ -101,6 +101,28 @@ pub(crate) async fn a_release_on_an_ended_connection_says_that_the_lock_was_lost
         eventually("they are gone", || !server.connections().iter().any(|one| before.contains(one)));
         let lost = Release::AlreadyLost(LostReason::Disconnected);
         assert_eq!(held.release().await.unwrap(), lost, "{recipe}");
+    }
+}
+
+pub(crate) async fn a_holder_whose_connection_ended_records_no_start<D: Database>() {
+    let server = D::start();
+    for recipe in session_recipes::<D>() {
+        let client = connect(&server.recipe(recipe, "")).await;
+        let begin = || client.once_per("job", LONG).record(Record::AtSuccess).ttl(LONG).begin();
+        let Turn::Yours(run) = begin().await.unwrap() else { panic!("{recipe}: nobody has run it") };
+        let before = server.connections();
+        for connection in &before {
+            server.end(connection);
+        }
+        eventually("they are gone", || !server.connections().iter().any(|one| before.contains(one)));
+        let answer = run.succeeded().await;
+        assert!(matches!(answer, Err(OncePerError::Lost(_))), "{recipe}: {answer:?}");
+        let Turn::Yours(run) = begin().await.unwrap() else {
+            panic!("{recipe}: it is recorded all the same")
+        };
+        assert_eq!(run.succeeded().await.unwrap(), Release::Released, "{recipe}");
+        let turn = begin().await.unwrap();
+        assert!(matches!(turn, Turn::AlreadyRun { .. }), "{recipe}: {turn:?}");
     }
 }
 

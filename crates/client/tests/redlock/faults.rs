@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tenure::contract::within;
-use tenure::{AcquireError, Client, ConnectError, EngineError, Guard, GuardState, Release, Wait};
+use tenure::{
+    AcquireError, Client, ConnectError, EngineError, Guard, GuardState, OncePerError, Record, Release, Turn,
+    Wait,
+};
 use tenure_testkit::{Persistence, Proxy, Redis, eventually};
 
 /// How long anything may take on a slow machine.
@@ -388,6 +391,54 @@ async fn a_majority_that_forgot_and_whose_clocks_went_back_gives_smaller_tokens(
     five.0[4].kill();
     let second = acquire(&client, LONG).await;
     assert!(second.token() < token, "it is not as bad as the documentation says");
+}
+
+/// Three of five have it, whichever three that are.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_is_known_for_as_long_as_every_majority_has_one_that_knows_it() {
+    let mut five = Five::start();
+    let client = five.client("").await;
+    let begin = || client.once_per("a", LONG).begin();
+    let Turn::Yours(run) = begin().await.unwrap() else { panic!("nobody has run it") };
+    assert_eq!(run.succeeded().await.unwrap(), Release::Released);
+    eventually("the last two record it, too", || five.having("tenure:start:a") == 5);
+    // They forget it.
+    for forgetful in [0, 1] {
+        five.0[forgetful].kill();
+        five.0[forgetful].restart();
+    }
+    assert!(matches!(begin().await.unwrap(), Turn::AlreadyRun { .. }));
+    // Each majority has one of the three that know it.
+    for dead in [3, 4] {
+        five.0[dead].kill();
+    }
+    assert!(matches!(begin().await.unwrap(), Turn::AlreadyRun { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_too_few_record_is_in_doubt_and_nothing_runs_again() {
+    let five = Five::start();
+    let client = five.client("").await;
+    let begin = || client.once_per("a", LONG).ttl(LONG).record(Record::AtSuccess).begin();
+    for lost in [3, 5] {
+        let Turn::Yours(run) = begin().await.unwrap() else { panic!("nobody has run it") };
+        eventually("all have its key", || five.having("a") == 5);
+        for redis in &five.0[..lost] {
+            redis.command(&["DEL", "a"]);
+        }
+        let answer = run.succeeded().await;
+        if lost == 5 {
+            assert!(matches!(answer, Err(OncePerError::Lost(_))), "{answer:?}");
+            break;
+        }
+        assert!(matches!(answer, Err(OncePerError::SuccessInDoubt { .. })), "{answer:?}");
+        assert_eq!(five.having("tenure:start:a"), 2);
+        assert!(matches!(begin().await.unwrap(), Turn::AlreadyRun { .. }), "two of five show it");
+        for redis in &five.0 {
+            redis.command(&["DEL", "tenure:start:a"]);
+        }
+    }
+    assert_eq!(five.having("tenure:start:a"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -332,7 +332,7 @@ impl Engine for RedisEngine {
 }
 
 /// As Redis counts it: beyond some centuries, it is all the same.
-fn whole_ms(duration: Duration) -> u64 {
+pub(in crate::engines) fn whole_ms(duration: Duration) -> u64 {
     const LONGEST: u64 = 10_000_000_000_000;
     u64::try_from(duration.as_millis()).map_or(LONGEST, |ms| ms.min(LONGEST))
 }

@@ -17,6 +17,7 @@ mod instances;
 mod latecomers;
 mod look;
 mod round;
+mod start;
 mod tally;
 
 use std::collections::HashMap;
@@ -38,9 +39,10 @@ use super::redis::scripts::{self, Call};
 use super::redis::way::{Gather, Way};
 use super::redis::{key, milliseconds, term};
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
-use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted};
+use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start};
 use crate::error::{
-    AcquireError, BreakError, ConnectError, EngineError, InspectError, LostReason, ReleaseError, RenewError,
+    AcquireError, BreakError, ConnectError, EngineError, InspectError, LostReason, ReleaseError,
+    RememberError, RenewError,
 };
 use crate::info::{LockInfo, Member};
 use crate::lease::{Term, Ttl};
@@ -125,6 +127,7 @@ impl RedlockEngine {
         // A connection may take longer than a request: it includes the name lookup and the TLS handshake.
         instances.reach(address.limit_or_default()).await?;
         let capabilities = Capabilities {
+            remembers: true,
             fencing: address.fencing,
             breaking: Breaking::Force,
             expiry: Expiry::Lease,
@@ -248,6 +251,22 @@ impl Engine for RedlockEngine {
             self.held().remove(&grant.id);
             if tally.is_hopeless() { Err(ReleaseError::NotHeld(LostReason::Forgotten)) } else { Ok(()) }
         })
+    }
+
+    fn remember(
+        self: Arc<Self>,
+        grant: Grant,
+        start: Start,
+    ) -> BoxFuture<'static, Result<Remembered, RememberError>> {
+        Box::pin(async move { self.record_start(&grant, start).await })
+    }
+
+    fn recall(
+        self: Arc<Self>,
+        name: LockName,
+        window: Duration,
+    ) -> BoxFuture<'static, Result<Option<Duration>, InspectError>> {
+        Box::pin(async move { Ok(self.started_ago(&name, window).await?) })
     }
 
     fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<'static, Result<LockInfo, InspectError>> {

@@ -6,7 +6,7 @@ use sqlx::Error;
 use sqlx::error::DatabaseError;
 
 use crate::engines::authority::is_unknown_host;
-use crate::error::{AcquireError, BreakError, Cause, EngineError, InspectError, ReleaseError};
+use crate::error::{AcquireError, BreakError, Cause, EngineError, InspectError, ReleaseError, RememberError};
 use crate::sql::Dialect;
 
 /// Why a request has no answer, or not the one that it asked for.
@@ -300,7 +300,7 @@ macro_rules! fault_into {
         }
     )*};
 }
-fault_into!(AcquireError, BreakError, InspectError, ReleaseError);
+fault_into!(AcquireError, BreakError, InspectError, ReleaseError, RememberError);
 
 #[cfg(test)]
 mod tests {

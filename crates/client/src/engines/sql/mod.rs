@@ -18,6 +18,7 @@ mod tables;
 mod work;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::address::Address;
 use self::fault::Fault;
@@ -65,6 +66,12 @@ impl Recipe {
             (Self::Session, Dialect::MySql) => "named",
         }
     }
+}
+
+/// A duration as the databases count it: beyond some centuries, it is all the same.
+fn whole_ms(duration: Duration) -> i64 {
+    const LONGEST: i64 = 10_000_000_000_000;
+    i64::try_from(duration.as_millis()).map_or(LONGEST, |ms| ms.min(LONGEST))
 }
 
 pub(super) async fn open_url(

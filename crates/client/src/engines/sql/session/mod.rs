@@ -4,11 +4,12 @@
 //! and the holder speaks every third of it: so neither is a quiet holder dropped, nor does a dead host hold for hours, and a holder that
 //! is not heard knows when to stop believing.
 //!
-//! A token is counted after the lock is held, in a row of its own that is committed apart from it. Beside it stands who holds, for those who
-//! look; nothing is decided by that.
+//! A token is counted after the lock is held, in a row of its own that is committed apart from it. Beside it stand the holder, for those who
+//! look, and the last start of a job (`start`).
 
 mod acquire;
 mod look;
+mod start;
 mod texts;
 
 use std::collections::HashMap;
@@ -30,9 +31,9 @@ use super::tables::ensure_tables;
 use super::{Recipe, pooler};
 use crate::capabilities::{Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
-use crate::engine::{AcquireRequest, Engine, EngineContext, Grant, Granted};
+use crate::engine::{AcquireRequest, Engine, EngineContext, Grant, Granted, Remembered, Start};
 use crate::engines::details::Ourselves;
-use crate::error::{AcquireError, InspectError, LostReason, ReleaseError, RenewError};
+use crate::error::{AcquireError, InspectError, LostReason, ReleaseError, RememberError, RenewError};
 use crate::info::LockInfo;
 use crate::lease::{Term, Ttl};
 
@@ -96,6 +97,7 @@ impl SessionEngine {
         }
         let capabilities = Capabilities {
             modes: ModeSet::of(modes),
+            remembers: true,
             fencing: true,
             expiry: Expiry::Connection,
             waking: Waking::One,
@@ -212,6 +214,22 @@ impl Engine for SessionEngine {
 
     fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>> {
         Box::pin(self.let_go(grant))
+    }
+
+    fn remember(
+        self: Arc<Self>,
+        grant: Grant,
+        start: Start,
+    ) -> BoxFuture<'static, Result<Remembered, RememberError>> {
+        Box::pin(async move { self.record_start(&grant, start).await })
+    }
+
+    fn recall(
+        self: Arc<Self>,
+        name: LockName,
+        window: Duration,
+    ) -> BoxFuture<'static, Result<Option<Duration>, InspectError>> {
+        Box::pin(async move { Ok(self.started_ago(&name, window).await?) })
     }
 
     fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<'static, Result<LockInfo, InspectError>> {

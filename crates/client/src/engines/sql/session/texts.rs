@@ -68,6 +68,10 @@ pub(super) struct Texts {
     pub(super) read_in: Sql,
     /// The last token of a lock.
     pub(super) last_token: Sql,
+    /// Records a start, if the grant holds and no other start is in the way.
+    pub(super) record_start: Sql,
+    /// The last start of a lock: when it was, its id, and the time.
+    pub(super) last_start: Sql,
     /// Forgets those who read and died.
     pub(super) sweep: Sql,
 }
@@ -130,6 +134,15 @@ impl Texts {
             begin_count: text(&made(dialect, "{t}_session (lock_key, name) VALUES ($1, $2)")),
             counted_for: text("SELECT name FROM {t}_session WHERE lock_key = $1"),
             read_in: text(&format!("{read_in}{again}")),
+            record_start: text(&format!(
+                "UPDATE {{t}}_session AS s SET started = {{now}} - $1, start_id = $2 \
+                 WHERE s.lock_key = $3 AND s.name = $4 AND s.holder = $5 AND {} \
+                 AND (s.started IS NULL OR (s.started <= {{now}} - $6 AND s.started <= {{now}} - $7))",
+                holds(kind, "s", "ExclusiveLock")
+            )),
+            last_start: text(
+                "SELECT started, start_id, {now} FROM {t}_session WHERE lock_key = $1 AND name = $2",
+            ),
             last_token: text("SELECT token FROM {t}_session WHERE lock_key = $1"),
             sweep: text(sweep),
         }
@@ -321,23 +334,7 @@ impl Texts {
     /// Those who hold: name, holder, owner, mode, token and details of each, in the order of names.
     pub(super) fn holders(&self, which: &str) -> String {
         let t = &self.table;
-        let holds = |row: &str, mode: &str| match self.kind {
-            Kind::Advisory => format!(
-                "EXISTS (SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted \
-                 AND l.pid = {row}.session AND l.mode = '{mode}' \
-                 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
-                 AND ((l.classid::bigint << 32) | l.objid::bigint)::text = {row}.lock_key)"
-            ),
-            Kind::RowOfPostgres => format!(
-                "EXISTS (SELECT 1 FROM pg_stat_activity a WHERE a.pid = {row}.session AND {} = {row}.born)",
-                since("a.xact_start")
-            ),
-            Kind::Named => format!("IS_USED_LOCK({row}.lock_key) = {row}.session"),
-            Kind::RowOfMySql => {
-                format!("IS_USED_LOCK(CONCAT({row}.session, ':', {row}.lock_key)) = {row}.session")
-            }
-        };
-        let (alone, shared) = (holds("s", "ExclusiveLock"), holds("r", "ShareLock"));
+        let (alone, shared) = (holds(self.kind, "s", "ExclusiveLock"), holds(self.kind, "r", "ShareLock"));
         format!(
             "SELECT s.name, s.holder, s.owner, 'EX', s.token, s.details FROM {t}_session s \
              WHERE {which} AND s.holder IS NOT NULL AND {alone} UNION ALL \
@@ -355,6 +352,26 @@ impl Texts {
     /// Of all locks from a name on and below another.
     pub(super) fn between(&self, from: &[u8], to: &[u8]) -> String {
         format!("s.name >= {} AND s.name < {}", self.dialect.bytes(from), self.dialect.bytes(to))
+    }
+}
+
+/// The condition that the session of a row holds the row's lock.
+fn holds(kind: Kind, row: &str, mode: &str) -> String {
+    match kind {
+        Kind::Advisory => format!(
+            "EXISTS (SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted \
+             AND l.pid = {row}.session AND l.mode = '{mode}' \
+             AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+             AND ((l.classid::bigint << 32) | l.objid::bigint)::text = {row}.lock_key)"
+        ),
+        Kind::RowOfPostgres => format!(
+            "EXISTS (SELECT 1 FROM pg_stat_activity a WHERE a.pid = {row}.session AND {} = {row}.born)",
+            since("a.xact_start")
+        ),
+        Kind::Named => format!("IS_USED_LOCK({row}.lock_key) = {row}.session"),
+        Kind::RowOfMySql => {
+            format!("IS_USED_LOCK(CONCAT({row}.session, ':', {row}.lock_key)) = {row}.session")
+        }
     }
 }
 
@@ -456,7 +473,7 @@ pub(super) fn place(address: &Address) -> String {
 
 /// The tables of these recipes, by how their names end, and their columns.
 pub(super) const COLUMNS: [(&str, &str); 3] = [
-    ("_session", "lock_key, name, token, holder, owner, details, session, born"),
+    ("_session", "lock_key, name, token, holder, owner, details, session, born, started, start_id"),
     ("_reader", "lock_key, session, born, token, holder, owner, details"),
     ("_row", "name"),
 ];
@@ -479,7 +496,8 @@ pub(in crate::engines::sql) fn tables(dialect: Dialect, t: &str) -> [String; 3] 
         format!(
             "CREATE TABLE IF NOT EXISTS {t}_session (\n  lock_key {key} NOT NULL PRIMARY KEY,\n  \
              name {bytes} NOT NULL,\n  token bigint NOT NULL DEFAULT 0,\n  holder {id},\n  owner {id},\n  \
-             details {text},\n  session bigint NOT NULL DEFAULT 0,\n  born bigint NOT NULL DEFAULT 0\n){room}"
+             details {text},\n  session bigint NOT NULL DEFAULT 0,\n  born bigint NOT NULL DEFAULT 0,\n  \
+             started bigint,\n  start_id {id}\n){room}"
         ),
         format!(
             "CREATE TABLE IF NOT EXISTS {t}_reader (\n  lock_key {key} NOT NULL,\n  session bigint NOT NULL,\n  \

@@ -31,6 +31,7 @@ use super::fault::Fault;
 use super::link::Link;
 use super::pooler;
 use super::tables::{end_of, ensure_tables};
+use super::whole_ms;
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start};
@@ -219,12 +220,6 @@ fn milliseconds(ttl: Ttl) -> i64 {
 /// What is believed of a lease that was asked for at this instant.
 fn term(sent_at: BootTime, ttl: Ttl) -> Term {
     Term::Lease { sent_at, ttl: Duration::from_millis(milliseconds(ttl).unsigned_abs()), margin: MARGIN }
-}
-
-/// As it is counted here: beyond some centuries, it is all the same.
-fn whole_ms(duration: Duration) -> i64 {
-    const LONGEST: i64 = 10_000_000_000_000;
-    i64::try_from(duration.as_millis()).map_or(LONGEST, |ms| ms.min(LONGEST))
 }
 
 impl Engine for TableEngine {
