@@ -4,6 +4,7 @@ mod contract;
 mod faults;
 mod hand_over;
 mod layout;
+mod many;
 #[path = "../peer/mod.rs"]
 mod peer;
 mod peers;
@@ -12,7 +13,6 @@ mod proxies;
 mod queue;
 mod take;
 mod tls;
-mod together;
 
 use std::time::Duration;
 

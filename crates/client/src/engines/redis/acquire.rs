@@ -13,7 +13,7 @@ use tenure_table::{FencingToken, Mode, Value};
 
 use super::fault::{Fault, What};
 use super::handed::{self, WakeMessage};
-use super::link::{Answered, Freeing, Request};
+use super::link::{Answered, Request};
 use super::scripts::Call;
 use super::take::Taken;
 use super::undo::Undone;
@@ -255,10 +255,12 @@ impl RedisEngine {
 
     /// Releases what a grant holds, and takes it out of the queue; whether it held. A waiter of this client that gets the lock is told at once.
     pub(super) async fn let_go(&self, key: &str, grant: &Grant) -> Result<bool, Fault> {
-        let here = self.wakeups.anybody_waits_for(&grant.name).then(|| self.wakeups.client());
         let way = self.link.present_way();
-        let freeing = Request::Freeing(Freeing { key, grant: grant.id, here });
-        let asking = pin!(self.link.ask(&way, freeing));
+        let mut script = scripts::release(key, grant.id);
+        if self.wakeups.anybody_waits_for(&grant.name) {
+            script.arg(self.wakeups.client());
+        }
+        let asking = pin!(self.link.ask(&way, Request::Script(&script)));
         match self.link.within(self.limit, asking).await {
             Ok(Answered { answer: Answer::BulkString(message), .. }) => {
                 self.wakeups.wake(&message);

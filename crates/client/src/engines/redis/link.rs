@@ -14,14 +14,12 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, ServerErrorKind,
     Value as Answer,
 };
-use tenure_table::GrantId;
 use tokio::runtime::{self, Handle};
 use tokio::sync::watch;
 
 use super::fault::{CLUSTER, Fault, What};
 use super::scripts::{self, Call};
-use super::together::{self, answer_of};
-use super::way::{Connected, Gather, State, Way};
+use super::way::{Connected, State, Way};
 use crate::error::EngineError;
 
 /// So many runtimes have connections of their own; all others share the client's.
@@ -41,7 +39,6 @@ pub(in crate::engines) struct Link {
     at: String,
     /// The client's own runtime.
     own: Handle,
-    gather: Gather,
     /// Few, and looked through for every request.
     ways: Mutex<Vec<(runtime::Id, Way)>>,
     /// Which server process it was that answered last.
@@ -52,88 +49,30 @@ pub(in crate::engines) struct Link {
 #[derive(Clone, Copy)]
 pub(in crate::engines) enum Request<'a> {
     Script(&'a Call),
-    /// Commands that take a lock. If they were sent twice, their answers do not say what they did.
-    Taking(&'a (dyn Fn() -> Vec<Cmd> + Sync)),
     Command(&'a Cmd),
     Commands(&'a Pipeline),
-    /// The release of a lock.
-    Freeing(Freeing<'a>),
-}
-
-/// The release of a lock.
-#[derive(Clone, Copy)]
-pub(in crate::engines) struct Freeing<'a> {
-    pub(super) key: &'a str,
-    pub(super) grant: GrantId,
-    /// This client, if others of it wait for the lock: the next holder may be one of them (see `release_here.lua`).
-    pub(super) here: Option<&'a str>,
-}
-
-impl Freeing<'_> {
-    /// Releases it with others, if they are sent together; whether it was.
-    async fn with_others(self, way: &Way) -> Result<bool, RedisError> {
-        let are_there = self.here.is_none() && (way.together.is_waiting() || way.is_busy());
-        Ok(are_there && together::release(way, self.key, self.grant).await?)
-    }
-
-    fn script(self) -> Call {
-        let mut script = scripts::release(self.key, self.grant);
-        if let Some(here) = self.here {
-            script.arg(here);
-        }
-        script
-    }
 }
 
 impl Request<'_> {
-    /// It is done for every lock, and what the client crate keeps of a request is large: so few futures lie around it.
-    async fn send<T: FromRedisValue>(
-        self,
-        way: &Way,
-        connection: &mut MultiplexedConnection,
-    ) -> Result<T, RedisError> {
-        let _under_way = way.sends();
-        let release;
-        let (command, script) = match self {
-            Request::Script(script) => (script.command(), Some(script)),
-            Request::Command(command) => (command, None),
-            Request::Freeing(freeing) => {
-                if freeing.with_others(way).await? {
-                    return Ok(redis::from_redis_value(Answer::Int(1))?);
-                }
-                release = freeing.script();
-                (release.command(), Some(&release))
-            }
+    /// The client crate's own way to send puts each request into a box, which is large: this is done for every lock.
+    async fn send<T: FromRedisValue>(self, connection: &mut MultiplexedConnection) -> Result<T, RedisError> {
+        let answer = match self {
+            Request::Script(script) => match connection.send_packed_command(script.command()).await {
+                Ok(answer) => match answer.extract_error() {
+                    Err(error) if scripts::is_unknown(&error) => {
+                        Box::pin(async { connection.send_packed_command(&script.whole()).await }).await?
+                    }
+                    answer => answer?,
+                },
+                Err(error) => return Err(error),
+            },
+            Request::Command(command) => connection.send_packed_command(command).await?,
             Request::Commands(commands) => {
-                return send_all(commands.cmd_iter().cloned().collect(), way, connection).await;
+                Answer::Array(connection.send_packed_commands(commands, 0, commands.len()).await?)
             }
-            Request::Taking(commands) => return send_all(commands(), way, connection).await,
         };
-        match (answer_of(command, way, connection).await, script) {
-            (Err(error), Some(script)) if scripts::is_unknown(&error) => {
-                Box::pin(async { answer_of(&script.whole(), way, connection).await }).await
-            }
-            (answer, _) => answer,
-        }
+        Ok(redis::from_redis_value(answer.extract_error()?)?)
     }
-}
-
-/// Several commands, as one message.
-async fn send_all<T: FromRedisValue>(
-    commands: Vec<Cmd>,
-    way: &Way,
-    connection: &mut MultiplexedConnection,
-) -> Result<T, RedisError> {
-    let answers = if way.together.is_waiting() || way.is_busy() {
-        together::send(way, commands).await?
-    } else {
-        let mut message = Pipeline::with_capacity(commands.len());
-        for command in commands {
-            message.add_command(command);
-        }
-        connection.send_packed_commands(&message, 0, message.len()).await?
-    };
-    Ok(redis::from_redis_value(Answer::Array(answers).extract_error()?)?)
 }
 
 /// Whether a request may be sent again if its answer was lost.
@@ -157,10 +96,9 @@ impl Link {
         client: Client,
         at: String,
         own: Handle,
-        gather: Gather,
     ) -> Arc<Self> {
         let (ways, run_id) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { engine, client, at, own, gather, ways, run_id })
+        Arc::new(Self { engine, client, at, own, ways, run_id })
     }
 
     /// Host and port.
@@ -194,16 +132,17 @@ impl Link {
     }
 
     /// Runs a script that undoes a request behind that request, on the same connection. `None` if that connection has broken, or does not
-    /// answer within this time: the script still follows the request then.
-    pub(super) async fn undo_behind<T: FromRedisValue>(
+    /// answer within this time. The script still follows the request then, also if nobody waits for it any more: the client crate does
+    /// not send what nobody waits for, so a task does.
+    pub(super) async fn undo_behind<T: FromRedisValue + Send + 'static>(
         &self,
         way: &Way,
         limit: Duration,
         script: &Call,
     ) -> Option<T> {
-        way.connection()?;
-        let sent = async { Ok(script.send_in_any_case(way).await.ok()) };
-        self.within(limit, sent).await.ok().flatten()
+        let (mut connection, script) = (way.connection()?, script.clone());
+        let sent = self.own.spawn(async move { Request::Script(&script).send(&mut connection).await.ok() });
+        self.within(limit, async { Ok(sent.await.ok().flatten()) }).await.ok().flatten()
     }
 
     /// Runs a command, within this time.
@@ -306,7 +245,7 @@ impl Link {
             self.forget(way);
             return Box::pin(self.on_a_new_way(self.present_way(), request, false)).await;
         }
-        match request.send(way, &mut connection).await {
+        match request.send(&mut connection).await {
             Ok(answer) => Ok(Answered { answer, repeated: false }),
             Err(error) if leads_nowhere(&error) => {
                 self.forget(way);
@@ -326,7 +265,7 @@ impl Link {
         repeated: bool,
     ) -> Result<Answered<T>, Fault> {
         let (way, mut connection) = self.connection(way).await.map_err(|fault| fault.after(repeated))?;
-        match request.send(&way, &mut connection).await {
+        match request.send(&mut connection).await {
             Ok(answer) => Ok(Answered { answer, repeated }),
             Err(error) => {
                 if leads_nowhere(&error) {
@@ -379,7 +318,7 @@ impl Link {
                 Err(fault) => State::Failed(fault),
             });
         });
-        let way = Connected::new(runtime.clone(), self.gather, state);
+        let way = Connected::new(state);
         ways.push((runtime.id(), way.clone()));
         way
     }

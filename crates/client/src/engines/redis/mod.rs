@@ -22,7 +22,6 @@ pub(in crate::engines) mod link;
 pub(in crate::engines) mod look;
 pub(in crate::engines) mod scripts;
 mod take;
-mod together;
 mod undo;
 mod wakeups;
 pub(in crate::engines) mod way;
@@ -42,7 +41,6 @@ use self::link::{Link, Repeat};
 use self::scripts::Call;
 use self::undo::Undoing;
 use self::wakeups::Wakeups;
-use self::way::Gather;
 
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
@@ -101,7 +99,7 @@ impl RedisEngine {
         }
         let (client, at) = address.clients()?.remove(0);
         let limit = address.limit_or_default();
-        let link = Link::new("redis", client, at, context.runtime.clone(), Gather::WhereBusy);
+        let link = Link::new("redis", client, at, context.runtime.clone());
         link.reach(limit).await.map_err(|fault| fault.error)?;
         let capabilities = Capabilities {
             modes: ModeSet::of(&[Mode::Pr, Mode::Ex]),

@@ -3,13 +3,8 @@
 
 use std::sync::LazyLock;
 
-use redis::{
-    Arg, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, RedisWrite, ServerErrorKind, ToRedisArgs,
-};
+use redis::{Arg, Cmd, ErrorKind, RedisError, RedisWrite, ServerErrorKind, ToRedisArgs};
 use tenure_table::GrantId;
-
-use super::together::answer_in_any_case;
-use super::way::Way;
 
 /// A script: its text, and the hash by which Redis knows it.
 pub(in crate::engines) struct Script {
@@ -24,6 +19,7 @@ impl Script {
 }
 
 /// A script, on a key, with its arguments.
+#[derive(Clone)]
 pub(in crate::engines) struct Call {
     script: &'static Script,
     command: Cmd,
@@ -44,14 +40,6 @@ impl Call {
 
     pub(super) const fn command(&self) -> &Cmd {
         &self.command
-    }
-
-    /// Behind all that was asked for on this way before, also if nobody waits for the answer any more.
-    pub(super) async fn send_in_any_case<T: FromRedisValue>(&self, way: &Way) -> RedisResult<T> {
-        match answer_in_any_case(&self.command, way).await {
-            Err(error) if is_unknown(&error) => answer_in_any_case(&self.whole(), way).await,
-            answer => answer,
-        }
     }
 
     /// The same call with the script's text, for a Redis that [does not know](is_unknown) it. It does not rely on what Redis remembers: that may be
@@ -81,27 +69,6 @@ pub(in crate::engines) fn release(key: &str, grant: GrantId) -> Call {
     script
 }
 
-/// The release of several locks, each of which one grant holds alone.
-pub(super) fn release_each<'a>(grants: impl ExactSizeIterator<Item = (&'a str, GrantId)> + Clone) -> Cmd {
-    let bytes: usize = grants.clone().map(|(key, _)| key.len() + 64).sum();
-    let mut command = Cmd::with_capacity(3 + 2 * grants.len(), bytes + 64);
-    command.arg("EVALSHA").arg(&RELEASE_EACH.hash).arg(grants.len());
-    for (key, _) in grants.clone() {
-        command.arg(key);
-    }
-    for (_, grant) in grants {
-        command.write_arg_fmt(grant);
-    }
-    command
-}
-
-/// Tells Redis how that is done.
-pub(super) fn load_release_each() -> Cmd {
-    let mut command = redis::cmd("SCRIPT");
-    command.arg("LOAD").arg(RELEASE_EACH.text);
-    command
-}
-
 /// One script from its parts, each of which defines what those after it use.
 macro_rules! script {
     ($($part:literal)+) => {
@@ -113,7 +80,6 @@ macro_rules! script {
 
 pub(in crate::engines) static ACQUIRE: LazyLock<Script> =
     script!("token" "acquire_free" "clock" "queue" "acquire_busy" "lock" "value" "wake" "members" "acquire");
-static RELEASE_EACH: LazyLock<Script> = script!("release_each");
 static RELEASE: LazyLock<Script> = script!("release_alone" "clock" "queue" "token" "release_here" "lock" "value" "wake" "release_freed" "members" "release");
 pub(in crate::engines) static RENEW: LazyLock<Script> =
     script!("grant" "clock" "lock" "value" "members" "renew");

@@ -14,7 +14,7 @@
 use std::fmt::Display;
 use std::pin::pin;
 
-use redis::{Cmd, RedisWrite};
+use redis::{Cmd, Pipeline, RedisWrite};
 use tenure_table::{FencingToken, Mode, Value};
 
 use super::RedisEngine;
@@ -48,9 +48,9 @@ impl RedisEngine {
     pub(super) async fn take(&self, request: &AcquireRequest, key: &str) -> Taken {
         let (sent_at, way) = (self.now(), self.link.present_way());
         let since = self.context.clock.wall();
-        let commands = || commands(request, key, self.ourselves.details(request, since, None));
+        let commands = commands(request, key, self.ourselves.details(request, since, None));
         let answer = {
-            let asking = pin!(self.link.ask::<Answers>(&way, Request::Taking(&commands)));
+            let asking = pin!(self.link.ask::<Answers>(&way, Request::Commands(&commands)));
             self.while_wanted(request, pin!(self.link.within(self.limit, asking))).await
         };
         match answer {
@@ -74,7 +74,7 @@ fn token(id: &str) -> Option<FencingToken> {
     (n < 1000).then(|| FencingToken::new(ms * 1000 + n))
 }
 
-fn commands(request: &AcquireRequest, key: &str, details: impl Display) -> Vec<Cmd> {
+fn commands(request: &AcquireRequest, key: &str, details: impl Display) -> Pipeline {
     // Room for all of it, but for a long label.
     let mut set = Cmd::with_capacity(6, key.len() + 256);
     set.arg("SET").arg(key);
@@ -88,5 +88,7 @@ fn commands(request: &AcquireRequest, key: &str, details: impl Display) -> Vec<C
         look.write_arg_fmt(format_args!("{kind}{key}"));
     }
     look.write_arg_fmt(format_args!("tenure:break:{}", request.grant));
-    vec![set, count, look]
+    let mut commands = Pipeline::with_capacity(3);
+    commands.add_command(set).add_command(count).add_command(look);
+    commands
 }

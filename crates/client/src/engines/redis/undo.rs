@@ -170,7 +170,6 @@ mod tests {
 
     use super::*;
     use crate::clock::SystemClock;
-    use crate::engines::redis::way::Gather;
 
     /// A Redis that is paused answers after the time limit of a request, which may be a minute.
     #[tokio::test]
@@ -179,7 +178,7 @@ mod tests {
         let context =
             EngineContext { runtime: runtime.clone(), clock: Arc::new(SystemClock::on(runtime.clone())) };
         let client = redis::Client::open("redis://127.0.0.1:1").unwrap();
-        let link = Link::new("redis", client, "127.0.0.1:1".into(), runtime, Gather::Never);
+        let link = Link::new("redis", client, "127.0.0.1:1".into(), runtime);
         let undoing = Undoing::new(link, Duration::from_hours(1), context);
         undoing.spawn(pending());
         tokio::time::timeout(Duration::from_mins(2), undoing.close()).await.expect("it is closed");

@@ -36,7 +36,7 @@ use super::redis::address::{Address, Form};
 use super::redis::fault::What;
 use super::redis::link::{Answered, Link, Request};
 use super::redis::scripts::{self, Call};
-use super::redis::way::{Gather, Way};
+use super::redis::way::Way;
 use super::redis::{key, milliseconds, term};
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start};
@@ -120,8 +120,7 @@ impl RedlockEngine {
         let address = Address::parse(url, &FORM)?;
         check_hosts(&address)?;
         let links = address.clients()?.into_iter();
-        // Batches would save nothing: each request goes to another instance.
-        let link = |(client, at)| Link::new("redlock", client, at, context.runtime.clone(), Gather::Never);
+        let link = |(client, at)| Link::new("redlock", client, at, context.runtime.clone());
         let links = links.map(link).collect();
         let instances = Instances::new(links, context.clone());
         // A connection may take longer than a request: it includes the name lookup and the TLS handshake.
