@@ -89,7 +89,7 @@ Usage: cargo xtask test [--only STEP] [--full] [--timings]
 
 Options:
   --only STEP  run one step, and not those before it
-  --full       run every case on every engine, longer model tests, and cargo-deny
+  --full       run every case on every engine, longer model tests, each engine built alone, and cargo-deny
   --timings    print how long each program, each suite and the slowest tests took
 
 Steps, in this order; the first failure ends the run:
