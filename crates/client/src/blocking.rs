@@ -32,9 +32,10 @@ use crate::error::{
 use crate::guard::Release;
 use crate::info::{LockInfo, Member};
 use crate::once_per::Record;
-use crate::request::{Options, Wait, request_options};
+use crate::request::{Options, request_options};
 use crate::shared::Shared;
 use crate::thread::ClientThread;
+use crate::wait::Wait;
 
 fn block_on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
     shared.thread.handle().runtime().block_on(future)

@@ -1,16 +1,17 @@
 //! What an engine is: the recipe, and nothing else.
 //!
 //! The common layer above it validates, renews, keeps deadlines, re-enters within a client, releases in the
-//! background and reports. Three rules make that possible:
+//! background and reports. Four rules make that possible:
 //!
 //! - **An operation that has begun is finished.** Its future is never dropped half-way: when the caller goes
-//!   away, the future moves to the client's own thread with its `cancel` raised, and the engine ends it cleanly,
-//!   having undone what it had begun. So every future is `'static`, and an engine's timers and connections must
-//!   not need the caller's runtime: use [`EngineContext`].
+//!   away, the future moves to the client's own thread with its `cancel` raised, and ends there. So every future is
+//!   `'static`, and an engine's timers and connections must not need the caller's runtime: use [`EngineContext`].
 //! - **A grant is named by its [`GrantId`]**, which is drawn before the first request is sent. The same
 //!   request twice is one grant, and nobody can release what is not theirs.
-//! - **An engine answers in bounded time**: an acquire within its wait and the time limit of one request, all
-//!   others within that time limit.
+//! - **An engine answers in bounded time**: an acquire that does not wait, or is cancelled, within the time limit of one request, and all
+//!   others too.
+//! - **An answer may be lost.** Whether a request was carried out is then not known. The common layer repeats it for the same grant, or
+//!   withdraws it until that is confirmed: `attempt.rs`.
 
 use std::fmt;
 use std::future::Future;
@@ -29,8 +30,8 @@ use tokio_util::sync::CancellationToken;
 use crate::capabilities::{Breaking, Capabilities, Capability};
 use crate::clock::{BootTime, Clock, SystemClock};
 use crate::error::{
-    AcquireError, BreakError, ConvertError, InspectError, LostReason, ReleaseError, RememberError,
-    RenewError, ValueError,
+    AcquireError, BreakError, ConvertError, EngineError, InspectError, LostReason, ReleaseError,
+    RememberError, RenewError, ValueError,
 };
 use crate::hold::Hold;
 use crate::info::{LockInfo, Member};
@@ -65,9 +66,11 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
     /// those who do not. No secret is in it. Where there is no secret to it, it is a URL.
     fn place(&self) -> String;
 
-    /// Gets the lock, or says why not; with an error, nothing is held and nobody waits. A grant whose id is
-    /// already held is answered with that grant. When `request.cancel` is raised, it gives up soon: a
-    /// waiter leaves its queue, and the answer is any error.
+    /// Gets the lock, or says why not. When `request.cancel` is raised, it answers soon, with the grant or with any error.
+    ///
+    /// A request for the same grant continues an earlier one: it is answered with the grant if that is held, and keeps its place in the
+    /// queue. With [`AcquireError::Busy`] nothing is left of a first request that does not wait. Any other error may leave the grant or
+    /// its place in a queue behind: the client then repeats the request, or [withdraws](Self::withdraw) it.
     fn acquire(self: Arc<Self>, request: AcquireRequest)
     -> BoxFuture<'static, Result<Granted, AcquireError>>;
 
@@ -77,6 +80,17 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
     /// Frees what this grant holds, and nothing else; a conversion of it that still waits ends with it. Once freed, or if it was not held, the same call answers
     /// [`ReleaseError::NotHeld`].
     fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>>;
+
+    /// Leaves nothing of an [acquire](Self::acquire) behind that ended with an error or was repeated: neither the grant nor a place in a
+    /// queue. Twice does no harm.
+    fn withdraw(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Withdrawn, EngineError>> {
+        Box::pin(async move {
+            match self.release(grant).await {
+                Ok(()) | Err(ReleaseError::NotHeld(_)) => Ok(Withdrawn::ForGood),
+                Err(ReleaseError::Engine(error)) => Err(error),
+            }
+        })
+    }
 
     /// Descriptors that, open in whatever process, keep the grant from being freed because this process died. Empty where it
     /// does not hang on one.
@@ -208,6 +222,7 @@ impl Cancellation {
 }
 
 /// What an engine is asked to grant.
+#[expect(clippy::struct_excessive_bools, reason = "each is a word of the request, and set by its name")]
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AcquireRequest {
@@ -226,8 +241,8 @@ pub struct AcquireRequest {
     pub ttl: Ttl,
     /// Whether it will be renewed. If not, all of the ttl counts from the grant on, and none of it may be left for a renewal to give.
     pub renews: bool,
-    /// How long to wait.
-    pub wait: WaitUntil,
+    /// Whether it waits until it is granted or cancelled. If not, the answer to a lock that is held is [`AcquireError::Busy`].
+    pub waits: bool,
     /// What the caller calls itself.
     pub label: Option<Arc<str>>,
     /// Raised when nobody waits for the answer any more.
@@ -252,7 +267,7 @@ impl AcquireRequest {
             reenter: false,
             ttl: Ttl::DEFAULT,
             renews: false,
-            wait: WaitUntil::Try,
+            waits: false,
             label: None,
             cancel: Cancellation::new(),
             lock_delay: Duration::ZERO,
@@ -270,50 +285,37 @@ impl AcquireRequest {
             mode: self.mode,
             token,
             ttl: self.ttl,
+            repeated: false,
         }
     }
 
-    /// The error for a wait that has ended without the lock.
-    pub fn not_got(&self) -> AcquireError {
-        match self.wait {
-            WaitUntil::Try => AcquireError::Busy { name: self.name.clone() },
-            WaitUntil::At { waited, .. } => AcquireError::TimedOut { name: self.name.clone(), waited },
-            WaitUntil::Forever => AcquireError::Engine(crate::error::EngineError::Closed),
-        }
-    }
-}
-
-/// How long a request waits, on the machine's own clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitUntil {
-    /// Not at all.
-    Try,
-    /// Until that instant.
-    At {
-        /// The instant.
+    /// Waits for a message, until an instant: nothing, if that comes first.
+    ///
+    /// # Errors
+    /// If the request is cancelled.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any point, if `message` may.
+    pub async fn woken_before<T>(
+        &self,
+        clock: &dyn Clock,
         at: BootTime,
-        /// The time that the caller gave, for the error's text.
-        waited: Duration,
-    },
-    /// Without a limit.
-    Forever,
-}
-
-impl WaitUntil {
-    /// Whether the wait is over.
-    pub fn is_over(self, now: BootTime) -> bool {
-        match self {
-            Self::Try => true,
-            Self::At { at, .. } => now >= at,
-            Self::Forever => false,
+        message: impl Future<Output = T>,
+    ) -> Result<Option<T>, AcquireError> {
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(self.not_granted()),
+            message = message => Ok(Some(message)),
+            () = clock.sleep_until(at) => Ok(None),
         }
     }
 
-    /// The earlier of its end and `at`.
-    pub fn or_at(self, other: BootTime) -> BootTime {
-        match self {
-            Self::At { at, .. } => at.min(other),
-            Self::Try | Self::Forever => other,
+    /// The answer to a request that does not wait, where the lock is held; and to one that is cancelled.
+    pub fn not_granted(&self) -> AcquireError {
+        if self.waits {
+            AcquireError::Engine(EngineError::Closed)
+        } else {
+            AcquireError::Busy { name: self.name.clone() }
         }
     }
 }
@@ -331,12 +333,21 @@ pub struct Granted {
     /// Whether the first renewal has something to add, and is due soon: the rest of the time that was asked for, or what others see of the
     /// grant. Only for a grant that is renewed.
     pub provisional: bool,
+    /// Whether a request for it was sent more than once, so that one may still arrive. After its release it is
+    /// [withdrawn](Engine::withdraw).
+    pub repeated: bool,
 }
 
 impl Granted {
     /// A grant with no value.
     pub fn new(token: Option<FencingToken>, term: Term) -> Self {
-        Self { token, value: Value::default(), term, provisional: false }
+        Self { token, value: Value::default(), term, provisional: false, repeated: false }
+    }
+
+    /// The same, for which a request may still arrive if this is true.
+    #[must_use]
+    pub fn repeated_if(self, repeated: bool) -> Self {
+        Self { repeated: self.repeated || repeated, ..self }
     }
 
     /// The same, to which the first renewal has something to add.
@@ -368,6 +379,8 @@ pub struct Grant {
     pub token: Option<FencingToken>,
     /// How long it lives without renewal.
     pub ttl: Ttl,
+    /// Whether a request for it may still arrive: see [`Granted::repeated`].
+    pub(crate) repeated: bool,
 }
 
 /// A change of mode that an engine is asked for.
@@ -378,26 +391,34 @@ pub struct Conversion {
     pub grant: Grant,
     /// The new mode.
     pub to: Mode,
-    /// How long to wait.
-    pub wait: WaitUntil,
+    /// Whether it waits until it is done or cancelled.
+    pub waits: bool,
     /// Raised when nobody waits for the answer any more.
     pub cancel: Cancellation,
 }
 
 impl Conversion {
-    pub(crate) const fn new(grant: Grant, to: Mode, wait: WaitUntil, cancel: Cancellation) -> Self {
-        Self { grant, to, wait, cancel }
+    pub(crate) const fn new(grant: Grant, to: Mode, waits: bool, cancel: Cancellation) -> Self {
+        Self { grant, to, waits, cancel }
     }
 
-    /// The error for a wait that has ended without the new mode.
-    pub fn not_got(&self) -> ConvertError {
-        let (name, to) = (self.grant.name.clone(), self.to);
-        match self.wait {
-            WaitUntil::Try => ConvertError::Busy { name, to },
-            WaitUntil::At { waited, .. } => ConvertError::TimedOut { name, to, waited },
-            WaitUntil::Forever => ConvertError::Engine(crate::error::EngineError::Closed),
+    /// The answer to a conversion that does not wait, where others are in its way; and to one that is cancelled.
+    pub fn not_converted(&self) -> ConvertError {
+        if self.waits {
+            ConvertError::Engine(EngineError::Closed)
+        } else {
+            ConvertError::Busy { name: self.grant.name.clone(), to: self.to }
         }
     }
+}
+
+/// Whether a request that was withdrawn can still take effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Withdrawn {
+    /// It cannot.
+    ForGood,
+    /// It was sent on a connection that has broken since, and may arrive later: it is to be withdrawn again.
+    ForNow,
 }
 
 /// A start that an engine is asked to remember.

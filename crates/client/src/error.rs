@@ -1,5 +1,6 @@
 //! One error enum for each operation. Each says what happened, to which resource, and what the reader can do.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use tenure_table::{LockName, Mode, NameError};
@@ -115,7 +116,7 @@ impl ConnectError {
     }
 }
 
-/// Why a lock was not acquired. In every case nothing is held and nobody waits.
+/// Why a lock was not acquired. Nothing is held and nobody waits; after an outage, as soon as the engine can be reached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
@@ -202,10 +203,6 @@ impl AcquireError {
             | Self::LockDelay { .. }
             | Self::NotCovered { .. } => false,
         }
-    }
-
-    pub(crate) const fn is_outage(&self) -> bool {
-        matches!(self, Self::Engine(error) if error.is_outage())
     }
 }
 
@@ -345,10 +342,6 @@ impl ConvertError {
             Self::Engine(error) => error.is_retryable(),
             Self::Lost(_) | Self::Reentered { .. } => false,
         }
-    }
-
-    pub(crate) const fn is_outage(&self) -> bool {
-        matches!(self, Self::Engine(error) if error.is_outage())
     }
 }
 
@@ -545,6 +538,24 @@ pub enum BreakError {
     /// The engine failed, or cannot break locks.
     #[error(transparent)]
     Engine(#[from] EngineError),
+}
+
+/// The error of an operation that waits.
+pub(crate) trait OperationError: Display {
+    /// Whether the engine could not be reached: the operation may have been carried out or not.
+    fn is_outage(&self) -> bool;
+}
+
+impl OperationError for AcquireError {
+    fn is_outage(&self) -> bool {
+        matches!(self, Self::Engine(error) if error.is_outage())
+    }
+}
+
+impl OperationError for ConvertError {
+    fn is_outage(&self) -> bool {
+        matches!(self, Self::Engine(error) if error.is_outage())
+    }
 }
 
 /// What a closed client could not confirm.

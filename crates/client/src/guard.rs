@@ -15,13 +15,12 @@ use tokio::task::JoinHandle;
 
 use crate::capabilities::{Capability, Unsupported};
 use crate::clock::BootTime;
-use crate::engine::{Cancellation, Conversion, Engine, Grant, Granted, Remembered, Start, WaitUntil};
+use crate::engine::{Cancellation, Conversion, Engine, Grant, Granted, Remembered, Start};
 use crate::error::{ConvertError, EngineError, Lost, LostReason, ReleaseError, RememberError, ValueError};
 use crate::hold::{Ended, GuardState, Hold, LetGo, NotConverted, Progress, ReleaseTask};
 use crate::operation::Operation;
-use crate::outage::Outage;
-use crate::request::Wait;
 use crate::shared::Shared;
+use crate::wait::{Wait, WaitUntil, Waiting};
 use crate::watch::GuardWatch;
 
 /// A lock that is held. Dropping it releases the lock, on the client's own thread and without blocking;
@@ -280,9 +279,8 @@ impl Guard {
                 ConvertError::Reentered { name: self.name().clone(), held, to }
             }
         })?;
-        let conversion = Conversion::new(from.clone(), to, wait, cancel.clone());
-        let converting =
-            Box::pin(convert_through_outages(self.shared.clone(), conversion).map(|result| (result, turn)));
+        let converting = ask_for_conversion(self.shared.clone(), from.clone(), to, wait, cancel.clone());
+        let converting = Box::pin(converting.map(|result| (result, turn)));
         let (shared, hold) = (self.shared.clone(), self.hold.clone());
         let settle = move |(result, turn)| -> BoxFuture<'static, ()> {
             Box::pin(async move {
@@ -357,7 +355,7 @@ impl Guard {
             }
         };
         let result = Operation::new(self.shared.thread.handle().clone(), None, asking, settle).await;
-        self.shared.telemetry.released(&grant, &result);
+        self.shared.background.released(&grant, &result);
         match result {
             Ok(()) => Ok(lost.map_or(Release::Released, Release::AlreadyLost)),
             Err(ReleaseError::NotHeld(reason)) => Ok(Release::AlreadyLost(lost.unwrap_or(reason))),
@@ -432,20 +430,22 @@ pub(crate) async fn run_while<F: Future>(
     .await
 }
 
-/// Asks the engine for a conversion, again where the engine cannot be reached.
-async fn convert_through_outages(
+/// Asks the engine for a conversion.
+async fn ask_for_conversion(
     shared: Arc<Shared>,
-    conversion: Conversion,
+    grant: Grant,
+    to: Mode,
+    wait: WaitUntil,
+    cancel: Cancellation,
 ) -> Result<Granted, ConvertError> {
-    let mut outage = Outage::new();
-    loop {
-        let Conversion { grant, wait, cancel, .. } = &conversion;
-        match shared.engine.clone().convert(conversion.clone()).await {
-            Err(error) if error.is_outage() => {
-                outage.pause(&*shared.clock, &grant.name, *wait, cancel, error).await?;
-            }
-            answer => return answer,
+    let waiting = Waiting { clock: &*shared.clock, name: &grant.name, wait, cancel: &cancel };
+    let ask =
+        |waits, cancel| shared.engine.clone().convert(Conversion::new(grant.clone(), to, waits, cancel));
+    match (waiting.ask(ask).await.answer, wait) {
+        (Err(ConvertError::Busy { name, to }), WaitUntil::At { waited, .. }) => {
+            Err(ConvertError::TimedOut { name, to, waited })
         }
+        (answer, _) => answer,
     }
 }
 
@@ -467,7 +467,7 @@ async fn settle_conversion(
     }
     let cancel = Cancellation::new();
     let Ok(grant) = hold.begin_conversion(from.mode, cancel.clone()) else { return };
-    let back = Conversion::new(grant, from.mode, WaitUntil::Try, cancel);
+    let back = Conversion::new(grant, from.mode, false, cancel);
     let result = shared.engine.clone().convert(back).await;
     let _ = hold.end_conversion(result.ok());
 }

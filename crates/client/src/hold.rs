@@ -77,6 +77,8 @@ struct Belief {
     mode: Mode,
     conversion: Option<UnderWay>,
     token: Option<FencingToken>,
+    /// Whether a request for it may still arrive.
+    repeated: bool,
     value: Value,
     lease_ends: Option<BootTime>,
     max_hold_ends: Option<BootTime>,
@@ -215,6 +217,7 @@ impl Hold {
             mode,
             conversion: None,
             token: None,
+            repeated: false,
             value: Value::default(),
             lease_ends: None,
             max_hold_ends: None,
@@ -254,6 +257,7 @@ impl Hold {
             mode: belief.mode,
             token: belief.token,
             ttl: self.ttl,
+            repeated: belief.repeated,
         }
     }
 
@@ -264,6 +268,7 @@ impl Hold {
     /// Begins to believe, with one guard.
     pub(crate) fn begin(&self, granted: Granted, now: BootTime) -> Result<(), Unusable> {
         let mut belief = self.belief();
+        belief.repeated = granted.repeated;
         match belief.phase {
             Phase::Pending => {}
             Phase::Ended(_) => return Err(Unusable),

@@ -25,6 +25,7 @@
 //!
 //! What each engine promises, and what it assumes, is in `docs/guarantees.md`.
 
+mod attempt;
 pub mod blocking;
 pub mod capabilities;
 mod client;
@@ -46,7 +47,6 @@ mod once_per;
 mod operation;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub mod optimistic;
-mod outage;
 mod owner;
 mod random;
 mod renewal;
@@ -57,6 +57,7 @@ mod sql;
 mod telemetry;
 mod thread;
 mod url;
+mod wait;
 mod watch;
 
 pub use capabilities::{Capabilities, Capability, Unsupported};
@@ -77,11 +78,12 @@ pub use lock_all::{GuardSet, LockAllRequest};
 pub use observation::Observation;
 pub use once_per::{OncePerRequest, Record, Run, Turn};
 pub use owner::Owner;
-pub use request::{LockRequest, Wait};
+pub use request::LockRequest;
 pub use tenure_table::{
     FencingToken, GrantId, IdError, LockName, Mode, ModeError, ModeSet, NameError, OwnerId, Value,
 };
 pub use url::UrlError;
+pub use wait::Wait;
 pub use watch::GuardWatch;
 
 /// The README's program is compiled and run.

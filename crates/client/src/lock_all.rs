@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use tenure_table::{LockName, NameError, OwnerId};
 
-use crate::engine::WaitUntil;
 use crate::error::{AcquireError, Lost, ReleaseError};
 use crate::guard::{Guard, Release, run_while};
-use crate::request::{LockRequest, Options, Wait, request_options};
+use crate::request::{LockRequest, Options, request_options};
 use crate::shared::Shared;
+use crate::wait::{Wait, WaitUntil};
 
 /// A request for several locks, which nothing is done about until it is [acquired](LockAllRequest::acquire).
 #[derive(Clone, Debug)]

@@ -9,42 +9,19 @@ use tenure_table::{LockName, Mode, NameError, OwnerId};
 use tracing::Instrument;
 use tracing::field::Empty;
 
+use crate::attempt;
 use crate::capabilities::Capability;
-use crate::clock::BootTime;
-use crate::engine::{AcquireRequest, GrantEvents, Granted, WaitUntil};
+use crate::engine::{AcquireRequest, Grant, GrantEvents, Granted};
 use crate::error::{AcquireError, EngineError};
 use crate::guard::Guard;
 use crate::hold::{Hold, ReleaseTask, Unusable, WhenLost};
 use crate::lease::Ttl;
 use crate::once_per::OncePerRequest;
 use crate::operation::Operation;
-use crate::outage::Outage;
 use crate::owner::Slot;
 use crate::random;
 use crate::shared::Shared;
-
-/// How long a request waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Wait {
-    /// Not at all.
-    Try,
-    /// This long.
-    For(Duration),
-    /// Until it is got.
-    #[default]
-    Forever,
-}
-
-impl Wait {
-    pub(crate) fn from(self, now: BootTime) -> WaitUntil {
-        match self {
-            Self::Try => WaitUntil::Try,
-            Self::For(waited) => WaitUntil::At { at: now + waited, waited },
-            Self::Forever => WaitUntil::Forever,
-        }
-    }
-}
+use crate::wait::{Wait, WaitUntil};
 
 /// What every kind of request can be told.
 #[derive(Clone, Debug)]
@@ -298,7 +275,7 @@ impl Acquire<'_> {
                 biased;
                 passed = async { (slot.gate.lock().await, slot.released().await) } => passed,
                 () = self.shared.closing.cancelled() => return Err(EngineError::Closed.into()),
-                () = self.wait_over() => return Err(self.not_got()),
+                () = self.wait.over(&*self.shared.clock) => return Err(self.not_got()),
             },
         };
         if let Some(reentered) = self.reenter(&slot) {
@@ -307,15 +284,6 @@ impl Acquire<'_> {
         let guard = self.ask_engine(owner).await?;
         slot.hold(guard.hold());
         Ok(guard)
-    }
-
-    /// Resolves when the wait is over.
-    async fn wait_over(&self) {
-        match self.wait {
-            WaitUntil::Try => {}
-            WaitUntil::At { at, .. } => self.shared.clock.sleep_until(at).await,
-            WaitUntil::Forever => std::future::pending().await,
-        }
     }
 
     /// A further guard for what the owner holds, if it holds it.
@@ -334,28 +302,18 @@ impl Acquire<'_> {
         }
     }
 
-    /// Asks the engine; again where the grant came too late to be used, or where the engine cannot be reached.
+    /// Asks the engine; again where the grant came too late to be used.
     async fn ask_engine(&self, owner: OwnerId) -> Result<Guard, AcquireError> {
         /// After so many late grants the ttl is at fault and not chance.
         const LATE_GRANTS: usize = 3;
-        let (mut outage, mut late_grants) = (Outage::new(), 0);
-        let closing = &self.shared.closing;
+        let mut late_grants = 0;
         // `close` waits until this has ended: until the guard is scheduled, or what was granted is released.
         let _begun = self.shared.thread.handle().unfinished_token();
         loop {
-            let (hold, granted) = match self.ask_once(owner).await {
-                Err(error) if error.is_outage() => {
-                    let paused =
-                        outage.pause(&*self.shared.clock, &self.name, self.wait, closing, error).await;
-                    self.shared.check_open()?;
-                    paused?;
-                    continue;
-                }
-                answer => answer?,
-            };
-            let (grant, now) = (hold.grant(), self.shared.clock.now());
+            let (hold, granted) = self.ask_once(owner).await?;
+            let now = self.shared.clock.now();
             if let Err(Unusable) = hold.begin(granted, now) {
-                self.shared.release_in_background(ReleaseTask::new(grant, None));
+                self.shared.release_in_background(ReleaseTask::new(hold.grant(), None));
                 late_grants += 1;
                 if late_grants == LATE_GRANTS || self.wait.is_over(self.shared.clock.now()) {
                     return Err(AcquireError::Lapsed { name: self.name.clone(), ttl: self.ttl.get() });
@@ -375,7 +333,7 @@ impl Acquire<'_> {
         }
     }
 
-    /// One request to the engine, which is finished even if this future is dropped.
+    /// One grant of the engine. The request is finished even if this future is dropped.
     async fn ask_once(&self, owner: OwnerId) -> Result<(Arc<Hold>, Granted), AcquireError> {
         let Options { mode, renew, ref label, when_lost, lock_delay, notify, .. } = *self.options;
         let reenters = self.owner.is_some();
@@ -390,7 +348,7 @@ impl Acquire<'_> {
             reenter: reenters,
             ttl: self.ttl,
             renews: renew,
-            wait: self.wait,
+            waits: false,
             label: label.clone(),
             cancel: cancel.clone(),
             lock_delay,
@@ -403,11 +361,14 @@ impl Acquire<'_> {
         let releasing = self.shared.reentry.releasing(&hold);
         let settle = move |result: Result<Granted, AcquireError>| -> BoxFuture<'static, ()> {
             match result {
-                Ok(_) => Box::pin(background.release(ReleaseTask::new(grant, releasing))),
+                Ok(granted) => {
+                    let grant = Grant { repeated: granted.repeated, ..grant };
+                    Box::pin(background.release(ReleaseTask::new(grant, releasing)))
+                }
                 Err(_) => Box::pin(async move { drop(releasing) }),
             }
         };
-        let asking = self.shared.engine.clone().acquire(request);
+        let asking = Box::pin(attempt::acquire(self.shared.background.clone(), request, self.wait));
         let answer = Operation::new(self.shared.thread.handle().clone(), Some(cancel), asking, settle).await;
         match answer {
             Err(_) if self.shared.closing.is_cancelled() => Err(EngineError::Closed.into()),

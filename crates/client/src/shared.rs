@@ -8,18 +8,19 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
-use crate::clock::Clock;
-use crate::engine::{Cancellation, Engine, Grant};
+use crate::clock::{Clock, SystemClock};
+use crate::engine::{Cancellation, Engine, Grant, Withdrawn};
 use crate::error::{EngineError, LostReason, ReleaseError, RenewError};
 use crate::hold::{Hold, LetGo, LostGrant, ReleaseTask};
 use crate::keeper::Schedule;
 use crate::operation::Operation;
 use crate::owner::{Reentry, Releasing};
-use crate::random;
 use crate::telemetry::Telemetry;
-use crate::thread::{ClientThread, DROP_LIMIT};
+use crate::thread::{ClientThread, DROP_LIMIT, ThreadHandle};
+use crate::wait::Backoff;
 
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -40,16 +41,22 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(engine: Arc<dyn Engine>, clock: Arc<dyn Clock>, thread: ClientThread) -> Arc<Self> {
         let telemetry = Arc::new(Telemetry::new(engine.capabilities().engine));
-        let background =
-            Background { engine: engine.clone(), clock: clock.clone(), telemetry: telemetry.clone() };
+        let closing = Cancellation::new();
+        let background = Background::new(
+            engine.clone(),
+            clock.clone(),
+            telemetry.clone(),
+            thread.handle().clone(),
+            closing.clone(),
+        );
         let shared = Arc::new(Self {
             engine,
             clock,
             telemetry,
-            background: Arc::new(background),
+            background,
             schedule: Arc::default(),
             reentry: Arc::default(),
-            closing: Cancellation::new(),
+            closing,
             engine_closed: AtomicBool::new(false),
             close_gave_up: AtomicBool::new(false),
             thread,
@@ -163,30 +170,123 @@ impl Drop for Shared {
     }
 }
 
-/// What releasing needs that goes on without the client.
+/// What goes on without the client: releases, and the withdrawal of requests.
 #[derive(Debug)]
 pub(crate) struct Background {
-    engine: Arc<dyn Engine>,
-    clock: Arc<dyn Clock>,
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) clock: Arc<dyn Clock>,
     telemetry: Arc<Telemetry>,
+    thread: ThreadHandle,
+    closing: Cancellation,
+    /// So many requests are withdrawn at once, so that an outage does not end with a flood.
+    withdrawals: Semaphore,
 }
 
+const MOST_WITHDRAWALS: usize = 64;
+
+/// The pauses between two tries.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// After that long, and then again, a request that was under way on a connection that broke has arrived.
+const ARRIVED_AFTER: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(15)];
+
 impl Background {
+    fn new(
+        engine: Arc<dyn Engine>,
+        clock: Arc<dyn Clock>,
+        telemetry: Arc<Telemetry>,
+        thread: ThreadHandle,
+        closing: Cancellation,
+    ) -> Arc<Self> {
+        let withdrawals = Semaphore::new(MOST_WITHDRAWALS);
+        Arc::new(Self { engine, clock, telemetry, thread, closing, withdrawals })
+    }
+
     /// Tries again and again until the engine answers: whether a grant has ended by itself, only the engine knows.
     pub(crate) async fn release(self: Arc<Self>, task: ReleaseTask) {
-        /// At the most so long between two tries.
-        const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-        let mut pause = Duration::from_millis(20);
+        let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             let result = self.engine.clone().release(task.grant.clone()).await;
-            self.telemetry.released(&task.grant, &result);
+            self.released(&task.grant, &result);
             match result {
                 Ok(()) | Err(ReleaseError::NotHeld(_) | ReleaseError::Engine(EngineError::Closed)) => break,
                 Err(ReleaseError::Engine(_)) => task.failed(),
             }
-            self.clock.sleep_until(self.clock.now() + random::jittered(pause)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            self.clock.sleep_until(pauses.next(self.clock.now())).await;
         }
         task.done();
+    }
+
+    /// Takes in how a release ended.
+    pub(crate) fn released(self: &Arc<Self>, grant: &Grant, result: &Result<(), ReleaseError>) {
+        self.telemetry.released(grant, result);
+        if grant.repeated && matches!(result, Ok(()) | Err(ReleaseError::NotHeld(_))) {
+            self.withdraw_in_background(grant.clone());
+        }
+    }
+
+    /// Leaves nothing of a request behind: now, or in the background if the engine does not answer.
+    pub(crate) async fn withdraw(self: &Arc<Self>, grant: Grant) {
+        if self.withdraw_once(&grant).await.is_err_and(|error| error.is_outage()) {
+            self.withdraw_in_background(grant);
+        }
+    }
+
+    /// Leaves nothing of a request behind, as soon as the engine answers. Closing and dropping the client wait for the first try only.
+    pub(crate) fn withdraw_in_background(self: &Arc<Self>, grant: Grant) {
+        let (background, (tried, first_try)) = (self.clone(), oneshot::channel::<()>());
+        self.thread.spawn(async move { background.withdraw_until_answered(grant, tried).await });
+        let timers = SystemClock::on(self.thread.runtime().clone());
+        self.thread.finish(async move {
+            tokio::select! {
+                _ = first_try => {}
+                () = timers.sleep_until(timers.now() + DROP_LIMIT) => {}
+            }
+        });
+    }
+
+    async fn withdraw_until_answered(self: &Arc<Self>, grant: Grant, tried: oneshot::Sender<()>) {
+        // After its ttl, nothing of it is held.
+        let gone = self.clock.now() + grant.ttl.get() + Duration::from_mins(1);
+        let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let mut tried = Some(tried);
+        loop {
+            let permit = self.withdrawals.acquire().await;
+            let withdrawn = self.withdraw_once(&grant).await;
+            drop((permit, tried.take()));
+            match withdrawn {
+                Err(error) if error.is_outage() && self.clock.now() < gone => {}
+                _ => return,
+            }
+            let pause = self.clock.sleep_until(pauses.next(self.clock.now()));
+            if self.closing.run_until_cancelled(pause).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    async fn withdraw_once(self: &Arc<Self>, grant: &Grant) -> Result<(), EngineError> {
+        match self.engine.clone().withdraw(grant.clone()).await? {
+            Withdrawn::ForGood => {}
+            Withdrawn::ForNow => {
+                let (background, grant) = (self.clone(), grant.clone());
+                self.thread.spawn(async move { background.withdraw_what_arrives(grant).await });
+            }
+        }
+        Ok(())
+    }
+
+    /// What has overtaken a request is done again after it.
+    async fn withdraw_what_arrives(&self, grant: Grant) {
+        for after in ARRIVED_AFTER {
+            let pause = self.clock.sleep_until(self.clock.now() + after);
+            if self.closing.run_until_cancelled(pause).await.is_none() {
+                return;
+            }
+            if let Err(error) = self.engine.clone().withdraw(grant.clone()).await {
+                tracing::debug!(lock = %grant.name, %error, "a request that may still arrive was not withdrawn");
+            }
+        }
     }
 }

@@ -205,12 +205,18 @@ impl<S: HasSession> Sessions<S> {
     fn find(&self, ttl: Ttl, now: BootTime, fits: impl Fn(&S) -> bool) -> Option<InUse<S>> {
         let present = self.present();
         let stands = |found: &&Arc<S>| !found.session().ended.is_cancelled() && fits(found);
-        let session = present.get(&whole_seconds(ttl))?.iter().find(stands)?;
-        let mut state = session.session().state();
-        state.users += 1;
-        state.used = state.used.max(now);
-        drop(state);
-        Some(InUse(session.clone()))
+        present.get(&whole_seconds(ttl))?.iter().find(stands).map(|session| InUse::of(session, now))
+    }
+
+    /// All of this ttl that stand.
+    #[cfg(feature = "zookeeper")]
+    pub(super) fn every(&self, ttl: Ttl, now: BootTime) -> Vec<InUse<S>> {
+        let present = self.present();
+        let standing = present.get(&whole_seconds(ttl)).into_iter().flatten();
+        standing
+            .filter(|found| !found.session().ended.is_cancelled())
+            .map(|session| InUse::of(session, now))
+            .collect()
     }
 
     /// One of this ttl with room in it, if it is there.
@@ -276,6 +282,16 @@ fn whole_seconds(ttl: Ttl) -> Duration {
 /// A session in which something is under way.
 #[derive(Debug)]
 pub(super) struct InUse<S: HasSession>(Arc<S>);
+
+impl<S: HasSession> InUse<S> {
+    fn of(session: &Arc<S>, now: BootTime) -> Self {
+        let mut state = session.session().state();
+        state.users += 1;
+        state.used = state.used.max(now);
+        drop(state);
+        Self(session.clone())
+    }
+}
 
 impl<S: HasSession> Deref for InUse<S> {
     type Target = Arc<S>;

@@ -10,7 +10,7 @@ use futures_util::stream::{self, BoxStream};
 use tenure::capabilities::{Breaking, Expiry, Reach, Waking};
 use tenure::clock::{BootTime, Clock};
 use tenure::engine::{
-    AcquireRequest, Conversion, EngineContext, Grant, GrantEvents, Granted, Remembered, Start, WaitUntil,
+    AcquireRequest, Conversion, EngineContext, Grant, GrantEvents, Granted, Remembered, Start, Withdrawn,
 };
 use tenure::error::{CycleMember, RememberError, RenewError};
 use tenure::{
@@ -36,6 +36,10 @@ struct Table {
     token: u64,
     /// Requests are answered as if the engine could not be reached.
     unreachable: bool,
+    /// So many grants are made, and the answer is that the engine cannot be reached.
+    loses_grants: usize,
+    /// So many withdrawals are refused as if the engine could not be reached.
+    loses_withdrawals: usize,
     /// Starts are recorded, and the answer is that the engine cannot be reached.
     loses_starts_answers: bool,
     /// How long a release takes, in the time of the machine.
@@ -84,9 +88,24 @@ impl Store {
         stores.entry(address.to_owned()).or_insert_with(|| Self::new(fault)).clone()
     }
 
+    /// Wakes all that wait.
+    pub(crate) fn notify(&self) {
+        self.changed.send_replace(());
+    }
+
     /// From now on nothing is answered but that the engine cannot be reached.
     pub(crate) fn set_unreachable(&self, unreachable: bool) {
         self.table.lock().unwrap().unreachable = unreachable;
+    }
+
+    /// The answers to the next grants are lost.
+    pub(crate) fn lose_answers_to_grants(&self, grants: usize) {
+        self.table.lock().unwrap().loses_grants = grants;
+    }
+
+    /// The next withdrawals are not carried out.
+    pub(crate) fn lose_withdrawals(&self, withdrawals: usize) {
+        self.table.lock().unwrap().loses_withdrawals = withdrawals;
     }
 
     /// From now on starts are recorded, and nobody hears of it.
@@ -288,22 +307,27 @@ impl ReferenceEngine {
         &self,
         name: &LockName,
         queued: Queued,
-        wait: WaitUntil,
+        waits: bool,
         cancel: &tenure::engine::Cancellation,
     ) -> Result<Option<Granted>, Stop> {
-        let (id, ttl) = (queued.member.grant, queued.ttl);
+        let (id, ttl, converts) = (queued.member.grant, queued.ttl, queued.converts);
         let mut changed = self.store.changed.subscribe();
-        {
+        let is_new = {
             let mut table = self.serve(name)?;
             let resource = table.resources.get_mut(name).unwrap();
             let end = resource.queue.len();
-            let at = if queued.converts {
+            let at = if converts {
                 resource.queue.iter().position(|other| !other.converts).unwrap_or(end)
             } else {
                 end
             };
-            resource.queue.insert(at, queued.clone());
-        }
+            // A request that is repeated keeps its place.
+            let is_new = !resource.queue.iter().any(|other| other.member.grant == id);
+            if is_new {
+                resource.queue.insert(at, queued.clone());
+            }
+            is_new
+        };
         let mut searched = false;
         loop {
             let sent_at = self.clock.now();
@@ -311,15 +335,11 @@ impl ReferenceEngine {
                 let mut table = match self.serve(name) {
                     Ok(table) => table,
                     Err(error) => {
-                        self.store
-                            .table
-                            .lock()
-                            .unwrap()
-                            .resources
-                            .get_mut(name)
-                            .unwrap()
-                            .queue
-                            .retain(|other| other.member.grant != id);
+                        if converts {
+                            let mut table = self.store.table.lock().unwrap();
+                            let resource = table.resources.get_mut(name).unwrap();
+                            resource.queue.retain(|other| other.member.grant != id);
+                        }
                         return Err(error.into());
                     }
                 };
@@ -337,8 +357,8 @@ impl ReferenceEngine {
                     self.store.changed.send_replace(());
                     return Ok(Some(Granted::new(token, lease(sent_at, ttl)).with_value(value)));
                 }
-                let over = wait.is_over(sent_at)
-                    || (cancel.is_cancelled() && self.store.fault != Fault::IgnoresCancel);
+                let is_cancelled = cancel.is_cancelled() && self.store.fault != Fault::IgnoresCancel;
+                let over = !waits || is_cancelled;
                 let cycle = if searched || over { None } else { table.cycle(&queued, name) };
                 if !searched && !over {
                     for held in &table.resources[name].granted {
@@ -348,7 +368,8 @@ impl ReferenceEngine {
                 searched = true;
                 let cries = self.store.fault == Fault::CriesDeadlock && !over;
                 let resource = table.resources.get_mut(name).unwrap();
-                if (over && self.store.fault != Fault::KeepsWaiters) || cycle.is_some() || cries {
+                // A lock that is waited for no more is withdrawn by the client.
+                if (over && is_new && (!waits || converts)) || cycle.is_some() || cries {
                     resource.queue.retain(|other| other.member.grant != id);
                     self.store.changed.send_replace(());
                 }
@@ -359,11 +380,10 @@ impl ReferenceEngine {
                     return Ok(None);
                 }
                 let expiries = resource.granted.iter().map(|held| held.expires);
-                let next = expiries
+                expiries
                     .chain(resource.delayed.iter().map(|(_, until)| *until))
                     .min()
-                    .unwrap_or(sent_at + Duration::from_hours(1));
-                wait.or_at(next)
+                    .unwrap_or(sent_at + Duration::from_hours(1))
             };
             tokio::select! {
                 _ = changed.changed() => {}
@@ -421,9 +441,9 @@ impl ReferenceEngine {
             notify: request.notify,
             events: request.events.clone(),
         };
-        match self.queue(&request.name, queued, request.wait, &request.cancel).await {
+        match self.queue(&request.name, queued, request.waits, &request.cancel).await {
             Ok(Some(granted)) => Ok(granted),
-            Ok(None) => Err(request.not_got()),
+            Ok(None) => Err(request.not_granted()),
             Err(Stop::Deadlock(cycle)) => Err(AcquireError::Deadlock { name: request.name, cycle }),
             Err(Stop::Engine(error)) => Err(error.into()),
         }
@@ -458,7 +478,16 @@ impl Engine for ReferenceEngine {
         self: Arc<Self>,
         request: AcquireRequest,
     ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
-        Box::pin(self.get(request))
+        Box::pin(async move {
+            let store = self.store.clone();
+            let granted = self.get(request).await?;
+            let mut table = store.table.lock().unwrap();
+            if table.loses_grants > 0 {
+                table.loses_grants -= 1;
+                return Err(unreachable().into());
+            }
+            Ok(granted)
+        })
     }
 
     fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>> {
@@ -490,13 +519,31 @@ impl Engine for ReferenceEngine {
             resource
                 .granted
                 .retain(|held| held.member.grant != grant.id && self.store.fault != Fault::ReleasesByName);
-            resource.queue.retain(|queued| queued.member.grant != grant.id);
+            if self.store.fault != Fault::KeepsWaiters {
+                resource.queue.retain(|queued| queued.member.grant != grant.id);
+            }
             if resource.granted.len() == before {
                 return Err(ReleaseError::NotHeld(LostReason::Forgotten));
             }
             drop(table);
             self.store.changed.send_replace(());
             Ok(())
+        })
+    }
+
+    fn withdraw(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Withdrawn, EngineError>> {
+        Box::pin(async move {
+            {
+                let mut table = self.store.table()?;
+                if table.loses_withdrawals > 0 {
+                    table.loses_withdrawals -= 1;
+                    return Err(unreachable());
+                }
+            }
+            if self.store.fault != Fault::ForgetsWithdrawals {
+                let _ = self.release(grant).await;
+            }
+            Ok(Withdrawn::ForGood)
         })
     }
 
@@ -518,12 +565,12 @@ impl Engine for ReferenceEngine {
                     events: held.events.clone(),
                 }
             };
-            match self.queue(&grant.name, queued, conversion.wait, &conversion.cancel).await {
+            match self.queue(&grant.name, queued, conversion.waits, &conversion.cancel).await {
                 Ok(Some(granted)) => Ok(granted),
                 Ok(None) if self.serve(&grant.name)?.resources[&grant.name].held(grant.id).is_none() => {
                     Err(lost.into())
                 }
-                Ok(None) => Err(conversion.not_got()),
+                Ok(None) => Err(conversion.not_converted()),
                 Err(Stop::Deadlock(cycle)) => Err(ConvertError::Deadlock { name: grant.name.clone(), cycle }),
                 Err(Stop::Engine(error)) => Err(error.into()),
             }

@@ -24,6 +24,8 @@ pub(crate) enum Fault {
     LastComeFirst,
     /// A waiter that gave up stays in the queue.
     KeepsWaiters,
+    /// A request that is withdrawn stands.
+    ForgetsWithdrawals,
     /// A holder whose acquire was cancelled is not noticed.
     IgnoresCancel,
     /// Everybody who waits is told of a deadlock.

@@ -47,6 +47,70 @@ async fn an_outage_is_the_reason_if_the_wait_ends_in_it() {
     assert!(tenure::clock::Clock::now(&still.clock).since(began) >= MINUTE, "the wait was cut short");
 }
 
+/// The first request was carried out, and its answer was lost: the second one is for the same grant.
+#[tokio::test]
+async fn a_request_that_is_repeated_finds_its_own_grant() {
+    let still = Still::new();
+    still.store.lose_answers_to_grants(1);
+    let waiting = tokio::spawn(still.client.lock("a").ttl(TTL * 100).acquire());
+    advance_until_done(&still, &waiting).await;
+    let guard = waiting.await.unwrap().unwrap();
+    assert_eq!(still.client.inspect("a").await.unwrap().holders[0].grant, guard.grant());
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert!(still.is_free("a").await);
+}
+
+#[tokio::test]
+async fn a_grant_whose_answer_was_lost_is_withdrawn_until_that_is_confirmed() {
+    let still = Still::new();
+    still.store.lose_answers_to_grants(1);
+    still.store.lose_withdrawals(3);
+    let tried = still.client.lock("a").ttl(MINUTE).wait(Wait::Try).acquire().await.unwrap_err();
+    assert!(matches!(tried, AcquireError::Engine(EngineError::Unreachable { .. })), "{tried}");
+    assert!(!still.is_free("a").await, "the engine has granted it");
+    let began = tenure::clock::Clock::now(&still.clock);
+    until("it is withdrawn", async || {
+        still.clock.advance(Duration::from_millis(10));
+        still.is_free("a").await
+    })
+    .await;
+    assert!(tenure::clock::Clock::now(&still.clock).since(began) < MINUTE, "it was left to its lease");
+}
+
+#[tokio::test]
+async fn a_waiter_that_is_cut_off_keeps_its_place() {
+    let still = Still::new();
+    let guard = still.client.lock("a").ttl(MINUTE * 100).acquire().await.unwrap();
+    let waiting = tokio::spawn(still.client.lock("a").ttl(MINUTE).acquire());
+    let waiters = async || still.client.inspect("a").await.map(|info| info.waiters);
+    until("it waits", async || waiters().await.is_ok_and(|waiters| waiters.len() == 1)).await;
+    let first = waiters().await.unwrap()[0].grant;
+    still.store.set_unreachable(true);
+    for _ in 0..10 {
+        still.store.notify();
+        still.clock.advance(Duration::from_secs(1));
+        tokio::task::yield_now().await;
+    }
+    still.store.set_unreachable(false);
+    let second = tokio::spawn(still.client.lock("a").ttl(MINUTE).acquire());
+    until("both wait", async || waiters().await.is_ok_and(|waiters| waiters.len() == 2)).await;
+    assert_eq!(waiters().await.unwrap()[0].grant, first);
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    advance_until_done(&still, &waiting).await;
+    assert_eq!(waiting.await.unwrap().unwrap().grant(), first);
+    drop(second);
+}
+
+/// However short a wait is, a lock that is free is got.
+#[tokio::test]
+async fn a_wait_of_no_time_asks_once() {
+    let still = Still::new();
+    let guard = still.client.lock("a").wait(Wait::For(Duration::ZERO)).acquire().await.unwrap();
+    let error = still.client.lock("a").wait(Wait::For(Duration::ZERO)).acquire().await.unwrap_err();
+    assert!(matches!(error, AcquireError::TimedOut { waited: Duration::ZERO, .. }), "{error}");
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+}
+
 #[tokio::test]
 async fn a_client_that_is_closed_in_an_outage_answers_closed_to_those_who_wait() {
     let still = Still::new();
@@ -58,7 +122,7 @@ async fn a_client_that_is_closed_in_an_outage_answers_closed_to_those_who_wait()
     // The second waits for the release of what its owner held, which cannot be done.
     until("both wait", async || {
         tokio::task::yield_now().await;
-        format!("{:?}", still.client).contains("2 unfinished")
+        format!("{:?}", still.client).contains("3 unfinished")
     })
     .await;
     assert_eq!(still.client.clone().close().await.unwrap_err().unconfirmed, 1);

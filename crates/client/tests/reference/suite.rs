@@ -95,6 +95,8 @@ caught! {
     a_stranger_that_reenters_is_caught: AnybodyReenters by reentrance::another_owner_does_not;
     an_unfair_queue_is_caught: LastComeFirst by capabilities::fair_is_first_come_first_served;
     a_waiter_that_stays_is_caught: KeepsWaiters by leaks::a_timed_out_wait_leaves_nothing;
+    a_withdrawal_that_is_forgotten_is_caught: ForgetsWithdrawals by leaks::a_timed_out_wait_leaves_nothing;
+    a_withdrawal_that_is_forgotten_is_caught_by_a_drop: ForgetsWithdrawals by leaks::a_dropped_wait_leaves_nothing;
     a_dropped_wait_that_goes_on_is_caught: IgnoresCancel by leaks::a_dropped_wait_leaves_nothing;
     a_deadlock_that_is_none_is_caught: CriesDeadlock by deadlock::no_deadlock_is_told_where_there_is_none;
     a_release_that_needs_the_token_is_caught: ReleasesByToken by release::a_lost_answer_can_be_undone;

@@ -12,14 +12,14 @@ use super::api::{Compare, Found, Get, Put, Step, Txn, TxnAnswer};
 use super::fault::{Fault, What};
 use super::keys::{self, Keys, StoredValue};
 use super::lease::Lease;
+use super::leave::leave;
 use super::link::Answer;
-use super::undo::{Left, Undo, leave};
 use super::watches::Woken;
-use crate::engine::{AcquireRequest, Granted, WaitUntil};
+use crate::engine::{AcquireRequest, Granted};
 use crate::engines::kept_value::KeptValue;
 use crate::engines::queue::{self, Entry, Queue};
 use crate::engines::session::{HasSession, InUse};
-use crate::error::{AcquireError, EngineError};
+use crate::error::AcquireError;
 use crate::random;
 
 /// So many of the queue are looked at first: those who came last before. If there is no conflict among them, all are.
@@ -34,38 +34,11 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// How long somebody who has gone away still waits for an answer, to know what there is to undo.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// What has been done for a request so far.
+/// Where a request queues.
 struct Attempt {
     keys: Keys,
     /// Its own key.
     key: String,
-    lease: Option<InUse<Lease>>,
-    place: Place,
-    /// Whether a request for its key was sent more than once, so that one may still be under way.
-    may_arrive: bool,
-    /// Whether it was in line once.
-    waited: bool,
-    /// The value as it was found, if it may be marked as this request's own.
-    value: Option<Left>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// Its key was not asked for, or is gone.
-    None,
-    /// Whether its key is there is not known.
-    Unknown,
-    /// Its key was there.
-    Taken,
-}
-
-impl Attempt {
-    /// It is not in the queue any more: the next try begins with nothing.
-    fn without_place(&mut self) -> Option<Granted> {
-        self.place = Place::None;
-        self.value = None;
-        None
-    }
 }
 
 /// What is seen of a lock at one moment.
@@ -82,29 +55,11 @@ impl EtcdEngine {
     pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
         let keys = self.keys(&request.name)?;
         let key = keys.entry(request.grant, request.mode);
-        let mut attempt = Attempt {
-            keys,
-            key,
-            lease: None,
-            place: Place::None,
-            may_arrive: false,
-            waited: false,
-            value: None,
-        };
+        let attempt = Attempt { keys, key };
         loop {
-            match self.queue_once(&request, &mut attempt).await {
-                Ok(Some(granted)) => return Ok(granted),
-                // It lost its place, or its lease ended: from the beginning.
-                Ok(None) => {}
-                // A waiter outlasts its lease, but a wait does not begin without one.
-                Err(AcquireError::Engine(EngineError::Unreachable { .. } | EngineError::NotFound { .. }))
-                    if attempt.waited
-                        && !request.wait.is_over(self.now())
-                        && self.pause(&request).await.is_ok() => {}
-                Err(error) => {
-                    Box::pin(self.undo(attempt, &request)).await;
-                    return Err(error);
-                }
+            // If it lost its place, or its lease ended: from the beginning.
+            if let Some(granted) = self.queue_once(&request, &attempt).await? {
+                return Ok(granted);
             }
         }
     }
@@ -113,15 +68,10 @@ impl EtcdEngine {
     async fn queue_once(
         self: &Arc<Self>,
         request: &AcquireRequest,
-        attempt: &mut Attempt,
+        attempt: &Attempt,
     ) -> Result<Option<Granted>, AcquireError> {
         let lease = self.lease(request).await?;
-        if attempt.lease.as_ref().is_some_and(|before| before.id != lease.id) {
-            // What was to stand under a lease that has ended cannot come any more.
-            attempt.may_arrive = false;
-        }
-        let of = attempt.lease.insert(lease).clone();
-        let Some((token, mut seen)) = self.enter(request, attempt, &of).await? else { return Ok(None) };
+        let Some((token, mut seen)) = self.enter(request, attempt, &lease).await? else { return Ok(None) };
         if !seen.queue.has(request.grant) {
             // It came before, and many after it.
             seen = self.look(attempt, token, Some(NEAREST)).await?;
@@ -130,55 +80,30 @@ impl EtcdEngine {
             // The lease may have ended while it waited, and its key with it: then its turn is over, whoever is gone before it.
             let own = queue::called(request.grant, request.mode);
             let still_there = |place: &usize| seen.queue.entries()[*place].order == token;
-            let Some(place) = seen.queue.place(&own).filter(still_there) else {
-                return Ok(attempt.without_place());
-            };
+            let Some(place) = seen.queue.place(&own).filter(still_there) else { return Ok(None) };
             let Some(before) = seen.queue.waits_for(place) else {
                 if !seen.all {
                     seen = self.look(attempt, token, None).await?;
                     continue;
                 }
-                return self.grant(request, attempt, &of, token, seen).await;
+                return self.grant(request, attempt, &lease, token, seen).await;
             };
-            if request.wait.is_over(self.now()) {
-                return Err(request.not_got());
+            if !request.waits {
+                self.keeper.leave(&lease, request.grant, &attempt.key, None).await?;
+                return Err(request.not_granted());
             }
-            attempt.waited = true;
-            if !self.wait_behind(request, attempt, &of, token, before, seen.revision).await? {
-                return Ok(attempt.without_place());
+            if !self.wait_behind(request, attempt, &lease, token, before, seen.revision).await? {
+                return Ok(None);
             }
-            let looking = looking(&attempt.keys, token, Some(NEAREST));
-            let Some(answer) = self.outlasting(request, &of, looking).await? else {
-                return Ok(attempt.without_place());
-            };
-            seen = Seen::read(&attempt.keys, answer)?;
+            let looking = self.asked(request, looking(&attempt.keys, token, Some(NEAREST))).await?;
+            seen = Seen::read(&attempt.keys, looking)?;
         }
     }
 
-    /// The answer to one who waits, and outlasts a silence for as long as its lease does: nothing, if that has ended.
-    async fn outlasting(
-        &self,
-        request: &AcquireRequest,
-        lease: &Lease,
-        txn: Txn,
-    ) -> Result<Option<TxnAnswer>, AcquireError> {
-        loop {
-            let asked = request.cancel.run_until_cancelled(self.link.txn(txn.clone())).await;
-            match asked.ok_or_else(|| request.not_got())? {
-                Ok(Answer { answer, .. }) => return Ok(Some(answer)),
-                Err(_) if lease.session().ended().is_cancelled() => return Ok(None),
-                Err(fault) if fault.what.is_silence() && !request.wait.is_over(self.now()) => {
-                    self.pause(request).await?;
-                }
-                Err(fault) => return Err(fault.into()),
-            }
-        }
-    }
-
-    async fn pause(&self, request: &AcquireRequest) -> Result<(), AcquireError> {
-        let until = request.wait.or_at(self.now() + random::jittered(REFUSED_PAUSE));
-        let paused = request.cancel.run_until_cancelled(self.context.clock.sleep_until(until)).await;
-        paused.ok_or_else(|| request.not_got())
+    /// The answer to a request that changes nothing.
+    async fn asked(&self, request: &AcquireRequest, txn: Txn) -> Result<TxnAnswer, AcquireError> {
+        let asked = request.cancel.run_until_cancelled(self.link.txn(txn)).await;
+        Ok(asked.ok_or_else(|| request.not_granted())??.answer)
     }
 
     /// A lease for this request, and the session that it is.
@@ -197,57 +122,49 @@ impl EtcdEngine {
         let ends = self.now() + self.link.limit();
         let opened = self.link.until(ends, opened);
         let opened = request.cancel.run_until_cancelled(opened).await;
-        Ok(opened.ok_or_else(|| request.not_got())??)
+        Ok(opened.ok_or_else(|| request.not_granted())??)
     }
 
     /// Puts a key at the end of the queue; with the token that it is, and what is seen from there.
     async fn enter(
         &self,
         request: &AcquireRequest,
-        attempt: &mut Attempt,
+        attempt: &Attempt,
         lease: &Arc<Lease>,
     ) -> Result<Option<(i64, Seen)>, AcquireError> {
-        let mut compared = if matches!(request.wait, WaitUntil::Try) {
-            // Who does not wait does not stand in anybody's way either: only if nobody is there, it puts its key.
-            Condition::Nobody
-        } else {
-            Condition::NotYet
-        };
+        // Who does not wait does not stand in anybody's way either: only if nobody is there, it puts its key.
+        let mut compared = if request.waits { Condition::NotYet } else { Condition::Nobody };
         loop {
-            attempt.place = Place::Unknown;
             let asking = self.link.txn(self.entering(request, attempt, lease, compared));
-            let answer = match self.last_word(request, asking).await {
-                None => return Err(request.not_got()),
+            let heard = self.last_word(request, asking).await;
+            let may_arrive = match &heard {
+                None => true,
+                Some(Err(fault)) => fault.what == What::NoAnswer,
+                Some(Ok(Answer { repeated, .. })) => *repeated,
+            };
+            if may_arrive {
+                lease.may_arrive(request.grant);
+            }
+            let answer = match heard {
+                None => return Err(request.not_granted()),
                 Some(Err(fault)) if fault.what == What::LeaseGone => {
                     // Nothing stands under it.
-                    attempt.place = Place::None;
                     lease.lost();
                     return Ok(None);
                 }
-                Some(Err(fault)) => {
-                    if fault.what != What::NoAnswer {
-                        attempt.place = Place::None;
-                    }
-                    return Err(fault.into());
-                }
-                Some(Ok(Answer { answer, repeated })) => {
-                    attempt.may_arrive |= repeated;
-                    answer
-                }
+                Some(answer) => answer?.answer,
             };
             let revision = answer.revision();
             let entered = Entered::read(answer, lease)?;
-            attempt.place = if entered.mine.is_some() { Place::Taken } else { Place::None };
             let seen = Seen::of(&attempt.keys, revision, &entered.looked)?;
             return match entered.mine {
                 Some((token, under)) if under == lease.id => Ok(Some((token, seen))),
                 // It is left from a lease that has ended for us.
                 Some(_) => {
                     leave(&self.link, &attempt.key, None, None).await?;
-                    attempt.place = Place::None;
                     Ok(None)
                 }
-                None if entered.undone => Err(request.not_got()),
+                None if entered.undone => Err(request.not_granted()),
                 None => {
                     // Those who are there may all go together with this one, or be other locks.
                     let (seen, all) = (seen.queue.entries(), seen.all);
@@ -255,7 +172,7 @@ impl EtcdEngine {
                     let goes = seen.iter().all(compatible)
                         && (all || self.look(attempt, 0, None).await?.queue.entries().iter().all(compatible));
                     if !goes {
-                        return Err(request.not_got());
+                        return Err(request.not_granted());
                     }
                     compared = Condition::NotYet;
                     continue;
@@ -308,26 +225,28 @@ impl EtcdEngine {
         let its_key = attempt.keys.seen(before);
         let mut watched = self.watches.watch(its_key.clone(), seen_at + 1);
         loop {
-            let look_at = request.wait.or_at(self.now() + random::jittered(LOOK_AGAIN));
-            tokio::select! {
-                biased;
-                () = request.cancel.cancelled() => return Err(request.not_got()),
-                () = lease.session().ended().cancelled() => return Ok(false),
-                woken = watched.woken() => {
+            let look_at = self.now() + random::jittered(LOOK_AGAIN);
+            let message = async {
+                tokio::select! {
+                    biased;
+                    () = lease.session().ended().cancelled() => None,
+                    woken = watched.woken() => Some(woken),
+                }
+            };
+            match request.woken_before(&**clock, look_at, message).await? {
+                Some(None) => return Ok(false),
+                Some(Some(woken)) => {
                     if woken == Woken::Look {
                         clock.sleep_until(self.now() + random::jittered(REFUSED_PAUSE)).await;
                     }
                     return Ok(true);
                 }
-                () = clock.sleep_until(look_at) => {}
-            }
-            if request.wait.is_over(self.now()) {
-                return Err(request.not_got());
+                None => {}
             }
             let both = [(&attempt.key, token), (&its_key, before.order)];
             let looking = both.map(|(key, _)| Get::key(key.as_str()).keys_only().into());
             let looking = Txn::new().and_then(looking);
-            let Some(answer) = self.outlasting(request, lease, looking).await? else { return Ok(false) };
+            let answer = self.asked(request, looking).await?;
             let stands = |(found, (_, order)): (Found, &(&String, i64))| {
                 found.kvs.first().is_some_and(|kv| kv.create_revision == *order)
             };
@@ -341,7 +260,7 @@ impl EtcdEngine {
     async fn grant(
         &self,
         request: &AcquireRequest,
-        attempt: &mut Attempt,
+        attempt: &Attempt,
         lease: &Lease,
         token: i64,
         seen: Seen,
@@ -351,8 +270,8 @@ impl EtcdEngine {
             let ends = self.now() + self.link.limit();
             let proving = async { Ok(lease.prove(self.now()).await) };
             let proved = request.cancel.run_until_cancelled(self.link.until(ends, proving)).await;
-            if proved.ok_or_else(|| request.not_got())??.is_none() {
-                return Ok(attempt.without_place());
+            if proved.ok_or_else(|| request.not_granted())??.is_none() {
+                return Ok(None);
             }
         }
         let (seen, value) = self.read_value(attempt, seen).await?;
@@ -360,33 +279,33 @@ impl EtcdEngine {
         let mut marked = None;
         if request.mode.may_write() && seen.value.kept.is_some() {
             let kept = KeptValue::marked(value.clone(), request.grant);
-            attempt.value = Some((attempt.keys.value.clone(), kept.clone()));
+            // Before it is sent: whoever withdraws the request leaves the value without the mark.
+            lease.may_be_marked(request.grant, kept.clone());
             let stands = Compare::created_at(attempt.key.as_str(), token);
             let mark = Put::new(attempt.keys.value.as_str(), kept.text());
             let asking = self.link.txn(Txn::new().when([stands]).and_then([mark.into()]));
-            let Some(answer) = self.last_word(request, asking).await else { return Err(request.not_got()) };
+            let Some(answer) = self.last_word(request, asking).await else {
+                return Err(request.not_granted());
+            };
             let answer = match answer {
                 // It is read and not written: what is written later says that there is no room.
                 Err(fault) if fault.what == What::Full => None,
                 answer => Some(answer?.answer),
             };
             match answer {
-                Some(answer) if !answer.succeeded => return Ok(attempt.without_place()),
+                Some(answer) if !answer.succeeded => return Ok(None),
                 Some(answer) => {
                     last_written = answer.revision();
                     marked = Some(kept);
                 }
-                None => attempt.value = None,
+                None => {}
             }
-        }
-        if attempt.may_arrive {
-            lease.may_arrive(request.grant);
         }
         let fencing = FencingToken::new(token.unsigned_abs());
         let node = attempt.key.clone();
         let Some(term) = lease.session().keep(request.grant, node, fencing, marked, request.events.clone())
         else {
-            return Ok(attempt.without_place());
+            return Ok(None);
         };
         if request.mode.may_write() {
             lease.may_write(request.grant, last_written);
@@ -427,24 +346,6 @@ impl EtcdEngine {
             answer = asking => Some(answer),
             () = gone => None,
         }
-    }
-
-    /// Leaves the queue, and gives back what may have been granted without our having heard of it.
-    async fn undo(&self, attempt: Attempt, request: &AcquireRequest) {
-        let known = attempt.place != Place::Unknown && !attempt.may_arrive;
-        let nothing = attempt.place == Place::None && known;
-        let Some(lease) = attempt.lease.as_deref().filter(|_| !nothing) else { return };
-        let undo = Undo::leaving(&self.keeper, lease.clone(), attempt.key, request.grant);
-        let mut undo = undo.with_value(attempt.value);
-        if !known {
-            undo = undo.that_may_arrive(&self.address.prefix, request.grant);
-        }
-        // If etcd answers, or if nobody waits any more: now, so that nothing is left when this has ended.
-        let now = attempt.place != Place::Unknown || request.cancel.is_cancelled();
-        if now && undo.once().await && known {
-            return;
-        }
-        self.keeper.undoing.spawn_on(undo.go_on(), &self.context.runtime);
     }
 }
 

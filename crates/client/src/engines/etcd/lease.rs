@@ -19,10 +19,10 @@ use super::fault::{Fault, What};
 use super::keys::OWN_KEYS;
 use super::link::{Link, Way};
 use super::rpc::Calls;
-use super::undo::Undo;
 use super::watches::{Watches, Woken};
 use crate::clock::BootTime;
 use crate::engine::EngineContext;
+use crate::engines::kept_value::KeptValue;
 use crate::engines::session::{HasSession, Session, Sessions};
 use crate::error::LostReason;
 use crate::random;
@@ -62,8 +62,10 @@ pub(super) struct Lease {
     watched: Mutex<HashMap<GrantId, AbortOnDropHandle<()>>>,
     /// The writes of each grant, one after the other, with when its lock's value was last written as far as that is known.
     writes: Mutex<HashMap<GrantId, Writes>>,
-    /// Those whose key was asked for more than once, so that one of these requests may still arrive when it is over.
+    /// Those whose key was asked for and not answered, so that a request may still arrive when it is over.
     arriving: Mutex<HashSet<GrantId>>,
+    /// The values of requests that were about to be granted, as they may be marked by now.
+    marks: Mutex<HashMap<GrantId, KeptValue>>,
 }
 
 pub(super) type Writes = Arc<AsyncMutex<Option<i64>>>;
@@ -101,8 +103,24 @@ impl Lease {
         self.arriving().contains(&grant)
     }
 
-    pub(super) fn has_arrived(&self, grant: GrantId) {
+    fn marks(&self) -> MutexGuard<'_, HashMap<GrantId, KeptValue>> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock's value may be marked by this request, which is not granted yet.
+    pub(super) fn may_be_marked(&self, grant: GrantId, value: KeptValue) {
+        self.marks().insert(grant, value);
+    }
+
+    pub(super) fn mark_of(&self, grant: GrantId) -> Option<KeptValue> {
+        self.marks().get(&grant).cloned()
+    }
+
+    /// Nothing is left of this grant, nor of a request for it.
+    pub(super) fn settle(&self, grant: GrantId) {
+        self.forget(grant);
         self.arriving().remove(&grant);
+        self.marks().remove(&grant);
     }
 
     /// It is no grant any more.
@@ -214,6 +232,7 @@ impl Keeper {
             watched: Mutex::default(),
             writes: Mutex::default(),
             arriving: Mutex::default(),
+            marks: Mutex::default(),
         });
         if self.closing.is_cancelled() {
             lease.give_up();
@@ -245,7 +264,7 @@ impl Keeper {
         }
     }
 
-    async fn keep_until_gone(&self, lease: &Arc<Lease>) {
+    async fn keep_until_gone(self: &Arc<Self>, lease: &Arc<Lease>) {
         let session = &lease.session;
         let interval = session.timeout() / 3;
         let look = (session.timeout() / LOOKS).min(RAREST_LOOK);
@@ -288,12 +307,10 @@ impl Keeper {
     }
 
     /// Puts out those who did not renew in time, and gives up leases that nobody uses.
-    fn put_out(&self, lease: &Arc<Lease>, now: BootTime) {
+    fn put_out(self: &Arc<Self>, lease: &Arc<Lease>, now: BootTime) {
         for (grant, held) in lease.session.overdue(now) {
-            lease.forget(grant);
-            let undo = Undo::leaving(self, lease.clone(), held.node, grant);
-            lease.has_arrived(grant);
-            self.undoing.spawn_on(undo.go_on(), &self.context.runtime);
+            let freeing = self.clone().free(lease.clone(), grant, held.node);
+            self.undoing.spawn_on(freeing, &self.context.runtime);
         }
         for idle in self.sessions.idle(now) {
             idle.give_up();

@@ -8,7 +8,7 @@
 //! - **Who gets the lock has been seen to be in the queue, under its lease, at the moment at which nobody was before it**: a lease may have ended
 //!   while its owner waited.
 //! - **A lease is believed in from what a majority has confirmed**: see `lease`.
-//! - **What may have been done is undone**: a request whose answer was lost can no longer arrive when something says that it was given up.
+//! - **What may have been done is withdrawn**: a request whose answer was lost has no effect any more once a key says that it was given up.
 //!
 //! What it assumes is in docs/engines/etcd.md.
 
@@ -18,11 +18,11 @@ mod api;
 mod fault;
 mod keys;
 mod lease;
+mod leave;
 mod link;
 mod look;
 mod rpc;
 mod start;
-mod undo;
 mod value;
 mod watches;
 

@@ -12,7 +12,7 @@ use super::api::{Compare, Get, Put, Txn};
 use super::fault::Fault;
 use super::keys::Keys;
 use super::lease::{Lease, Writes};
-use super::undo::{Left, Undo, leave};
+use super::leave::{Left, leave};
 use crate::engine::Grant;
 use crate::engines::kept_value::KeptValue;
 use crate::engines::session::{HasSession, InUse};
@@ -51,19 +51,13 @@ impl EtcdEngine {
                 Some(writes) => Some(writes.lock_owned().await),
                 None => None,
             };
-            let marked = lease.session().held(grant.id).and_then(|held| held.marked);
+            let held = lease.session().held(grant.id);
+            let marked = held.map_or_else(|| lease.mark_of(grant.id), |held| held.marked);
             let value = marked.map(|kept| -> Left { (keys.value, kept) });
-            let undo = Undo::leaving(&self.keeper, lease.clone(), key, grant.id).with_value(value);
-            let freed = undo.leave().await?;
-            if undo.may_arrive() {
-                self.keeper.undoing.spawn_on(undo.rest(), &self.context.runtime);
-            }
-            Ok(freed)
+            self.keeper.leave(&lease, grant.id, &key, value.as_ref()).await
         };
         let ends = self.now() + self.link.limit();
         let freed = self.link.until(ends, letting_go).await?;
-        lease.forget(grant.id);
-        lease.has_arrived(grant.id);
         if freed { Ok(()) } else { Err(ReleaseError::NotHeld(LostReason::Forgotten)) }
     }
 }

@@ -194,7 +194,7 @@ impl FileEngine {
         let mut poll = FIRST_POLL;
         loop {
             if request.cancel.is_cancelled() {
-                return Err(EngineError::Closed.into());
+                return Err(request.not_granted());
             }
             let (returned, outcome) = self.on_disk(move || attempt.run()).await?;
             attempt = returned;
@@ -204,8 +204,8 @@ impl FileEngine {
                 Outcome::Replaced => continue,
             };
             loop {
-                if request.wait.is_over(clock.now()) {
-                    return Err(request.not_got());
+                if !request.waits {
+                    return Err(request.not_granted());
                 }
                 let is_first = ahead.is_none();
                 let watched = ahead.unwrap_or_else(|| attempt.resource().lock_path());
@@ -217,18 +217,17 @@ impl FileEngine {
                 }
                 // Who waits behind another, and will hear of it, does not look often.
                 let pause = if is_first || changes.is_none() { poll } else { LONGEST_POLL };
-                let look_again = request.wait.or_at(clock.now() + random::jittered(pause));
+                let look_again = clock.now() + random::jittered(pause);
                 let heard = async {
                     match &mut changes {
                         Some(changes) => changes.changed().await,
                         None => std::future::pending().await,
                     }
                 };
-                tokio::select! {
-                    () = request.cancel.cancelled() => return Err(EngineError::Closed.into()),
-                    () = heard => poll = FIRST_POLL,
-                    () = clock.sleep_until(look_again) => poll = (poll * 2).min(LONGEST_POLL),
-                }
+                poll = match request.woken_before(&*clock, look_again, heard).await? {
+                    Some(()) => FIRST_POLL,
+                    None => (poll * 2).min(LONGEST_POLL),
+                };
                 if attempt.may_get_in_otherwise() || attempt.seems_free() {
                     break;
                 }

@@ -1,15 +1,15 @@
-//! How a client asks, gets a lock and waits for it, and takes back what it does not know to have got.
+//! How a client asks, gets a lock and waits for it, and takes back a conversion that it does not know to be done.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tenure_table::{GrantId, Refusal};
+use tenure_table::Refusal;
 use tokio::sync::oneshot;
 
 use super::server::{Passed, REQUEST_LIMIT};
 use super::state::{Asked, Settled, State, Undone};
 use super::{ENGINE, MemoryEngine, look, lost};
-use crate::engine::{AcquireRequest, Cancellation, Conversion, Granted, WaitUntil};
+use crate::engine::{AcquireRequest, Cancellation, Conversion, Granted};
 use crate::error::{AcquireError, ConvertError, EngineError, Lost, LostReason};
 
 /// A request that has no answer.
@@ -85,64 +85,16 @@ impl MemoryEngine {
         }
     }
 
-    /// Sends something again and again until it is answered, if it is not at once. It must do no harm to do it twice.
-    fn see_to(self: &Arc<Self>, request: impl Fn(&mut State) + Clone + Send + 'static) {
-        if !matches!(self.ask_now(request.clone()), Err(Silence::NotSent | Silence::Unanswered)) {
-            return;
-        }
-        let engine = self.clone();
-        let again = async move {
-            while let Err(Silence::NotSent | Silence::Unanswered) = engine.ask(None, request.clone()).await {}
-        };
-        self.undoing.spawn_on(again, &self.context.runtime);
-    }
-
-    /// Leaves nothing of a request behind, whether it was granted or waits.
-    fn withdraw(self: &Arc<Self>, grant: GrantId) {
-        self.see_to(move |state| state.withdraw(grant));
-    }
-
     pub(super) async fn get(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
         let asked = self.ask(Some(&request.cancel), |state| state.acquire(&request, self.way)).await;
-        let settled = match asked {
-            Ok(Asked::Settled(settled)) => Some(settled),
-            Ok(Asked::Waits(answer)) => self.settled(answer, request.wait, &request.cancel).await,
-            Err(silence) => {
-                if silence == Silence::Unanswered {
-                    self.withdraw(request.grant);
-                }
-                return Err(EngineError::from(silence).into());
-            }
+        let settled = match asked.map_err(EngineError::from)? {
+            Asked::Settled(settled) => Some(settled),
+            Asked::Waits(answer) => settled(answer, &request.cancel).await,
         };
         match settled {
             Some(Ok(given)) => Ok(given.into()),
             Some(Err(refusal)) => Err(look::not_acquired(&request, refusal)),
-            None => {
-                self.withdraw(request.grant);
-                Err(request.not_got())
-            }
-        }
-    }
-
-    /// Waits for the last answer; nothing, if the wait is over or given up before.
-    async fn settled(
-        &self,
-        mut answer: oneshot::Receiver<Settled>,
-        wait: WaitUntil,
-        cancel: &Cancellation,
-    ) -> Option<Settled> {
-        let over = async {
-            match wait {
-                WaitUntil::At { at, .. } => self.context.clock.sleep_until(at).await,
-                WaitUntil::Try | WaitUntil::Forever => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            // What ends with its session is not answered.
-            settled = &mut answer => Some(settled.unwrap_or(Err(Refusal::NoSession))),
-            () = cancel.cancelled() => None,
-            () = over => None,
+            None => Err(request.not_granted()),
         }
     }
 
@@ -151,7 +103,7 @@ impl MemoryEngine {
         let asked = self.ask(Some(&conversion.cancel), |state| state.convert(&conversion, attempt)).await;
         let settled = match asked {
             Ok(Asked::Settled(settled)) => Some(settled),
-            Ok(Asked::Waits(answer)) => self.settled(answer, conversion.wait, &conversion.cancel).await,
+            Ok(Asked::Waits(answer)) => settled(answer, &conversion.cancel).await,
             Err(Silence::Unanswered) => {
                 return self.change_back(&conversion, attempt, EngineError::from(Silence::Unanswered).into());
             }
@@ -160,7 +112,7 @@ impl MemoryEngine {
         match settled {
             Some(Ok(given)) => Ok(given.into()),
             Some(Err(refusal)) => Err(look::not_converted(&conversion, refusal)),
-            None => self.change_back(&conversion, attempt, conversion.not_got()),
+            None => self.change_back(&conversion, attempt, conversion.not_converted()),
         }
     }
 
@@ -179,7 +131,12 @@ impl MemoryEngine {
             Err(Silence::Closed) => Err(EngineError::Closed.into()),
             // Whichever of the two stands, it keeps out whatever the old one does.
             Err(Silence::NotSent | Silence::Unanswered) if conversion.to.covers(from) => {
-                self.see_to(move |state| drop(state.undo_conversion(grant, attempt, from)));
+                let engine = self.clone();
+                let undoing = async move {
+                    let undo = |state: &mut State| drop(state.undo_conversion(grant, attempt, from));
+                    while let Err(Silence::NotSent | Silence::Unanswered) = engine.ask(None, undo).await {}
+                };
+                self.undoing.spawn_on(undoing, &self.context.runtime);
                 Err(error)
             }
             // Others may be in already.
@@ -188,5 +145,15 @@ impl MemoryEngine {
                 Err(Lost { name, reason: LostReason::Disconnected }.into())
             }
         }
+    }
+}
+
+/// Waits for the last answer; nothing, if the request is cancelled before.
+async fn settled(answer: oneshot::Receiver<Settled>, cancel: &Cancellation) -> Option<Settled> {
+    tokio::select! {
+        biased;
+        // What ends with its session is not answered.
+        settled = answer => Some(settled.unwrap_or(Err(Refusal::NoSession))),
+        () = cancel.cancelled() => None,
     }
 }

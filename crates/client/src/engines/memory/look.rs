@@ -72,7 +72,7 @@ fn cycle(members: &[TableMember]) -> Vec<CycleMember> {
 pub(super) fn not_acquired(request: &AcquireRequest, refusal: Refusal) -> AcquireError {
     let name = request.name.clone();
     match refusal {
-        Refusal::Busy { .. } | Refusal::Cancelled => request.not_got(),
+        Refusal::Busy { .. } | Refusal::Cancelled => request.not_granted(),
         Refusal::Deadlock { cycle: members } => AcquireError::Deadlock { name, cycle: cycle(&members) },
         Refusal::NotCovered { held, asked, .. } => AcquireError::NotCovered { name, held, asked },
         other => refused(&other).into(),
@@ -83,7 +83,7 @@ pub(super) fn not_acquired(request: &AcquireRequest, refusal: Refusal) -> Acquir
 pub(super) fn not_converted(conversion: &Conversion, refusal: Refusal) -> ConvertError {
     let name = conversion.grant.name.clone();
     match refusal {
-        Refusal::Busy { .. } | Refusal::Cancelled => conversion.not_got(),
+        Refusal::Busy { .. } | Refusal::Cancelled => conversion.not_converted(),
         Refusal::NotHeld | Refusal::NoSession => Lost { name, reason: LostReason::Forgotten }.into(),
         Refusal::Deadlock { cycle: members } => ConvertError::Deadlock { name, cycle: cycle(&members) },
         other => refused(&other).into(),

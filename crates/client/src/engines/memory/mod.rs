@@ -8,7 +8,7 @@
 //! - **Clients and store have one clock**, and a lease is believed in from the instant on at which the store made it: also that of one who
 //!   waited, whose answer was held back. So belief ends before the store's own expiry, and never hangs on when the answer came.
 //! - **A request is done in one step or not at all.** One that does not get through is not sent, and waits at the door for as long as
-//!   a request may take. What was done and not answered is undone, or resolved.
+//!   a request may take. What was done and not answered is withdrawn, or resolved.
 
 mod acquire;
 mod look;
@@ -33,7 +33,7 @@ pub use self::store::{Link, MemoryStore};
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::{Clock, SystemClock};
 use crate::engine::{
-    AcquireRequest, Break, Conversion, Engine, EngineContext, Grant, Granted, Remembered, Start,
+    AcquireRequest, Break, Conversion, Engine, EngineContext, Grant, Granted, Remembered, Start, Withdrawn,
 };
 use crate::error::{
     AcquireError, BreakError, ConvertError, EngineError, InspectError, Lost, LostReason, ReleaseError,
@@ -57,7 +57,7 @@ struct MemoryEngine {
     context: EngineContext,
     /// How many conversions were begun: each has a number, by which it is undone and no other.
     conversions: AtomicU64,
-    /// What is undone in the background.
+    /// Conversions that are undone in the background.
     undoing: TaskTracker,
 }
 
@@ -138,6 +138,13 @@ impl Engine for MemoryEngine {
         Box::pin(async move {
             let held = self.ask(None, |state| state.release(grant.id)).await.map_err(EngineError::from)?;
             if held { Ok(()) } else { Err(ReleaseError::NotHeld(LostReason::Forgotten)) }
+        })
+    }
+
+    fn withdraw(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Withdrawn, EngineError>> {
+        Box::pin(async move {
+            self.ask(None, |state| state.withdraw(grant.id)).await?;
+            Ok(Withdrawn::ForGood)
         })
     }
 

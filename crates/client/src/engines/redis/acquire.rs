@@ -16,11 +16,10 @@ use super::handed::{self, WakeMessage};
 use super::link::{Answered, Request};
 use super::scripts::Call;
 use super::take::Taken;
-use super::undo::Undone;
 use super::way::Way;
 use super::{RedisEngine, milliseconds, scripts, term};
 use crate::clock::BootTime;
-use crate::engine::{AcquireRequest, Grant, Granted, WaitUntil};
+use crate::engine::{AcquireRequest, Grant, Granted};
 use crate::engines::waiting::Waiter;
 use crate::error::AcquireError;
 use crate::random;
@@ -71,57 +70,83 @@ impl RedisEngine {
     ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
         Box::pin(async move {
             let key = self.key(&request.name)?;
-            let waits = !matches!(request.wait, WaitUntil::Try);
-            let begun = if waits && self.wakeups.anybody_waits_for(&request.name) {
-                Begun::Busy
+            let place = if request.waits && self.wakeups.anybody_waits_for(&request.name) {
+                Place::Kept
             } else if self.is_plain(&request) {
-                match self.take(&request, &key).await {
+                match self.take(&request, &key).await? {
                     Taken::Granted(granted) => return Ok(granted),
-                    Taken::Busy => Begun::Busy,
-                    Taken::GoOn => Begun::Taken,
-                    Taken::Unheard(asked) => Begun::Asked(asked),
+                    Taken::Busy => Place::Kept,
+                    Taken::GoOn => Place::None,
                 }
             } else {
-                Begun::Nothing
+                Place::None
             };
             // All else is rarer, and in a box of its own.
             let details = self.ourselves.details(&request, self.context.clock.wall(), None).to_string();
-            Box::pin(self.wait_from(begun, request, key, details)).await
+            Box::pin(self.wait_from(place, request, key, details)).await
         })
     }
 
     async fn wait_from(
         &self,
-        begun: Begun,
+        mut place: Place,
         request: AcquireRequest,
         key: String,
         details: String,
     ) -> Result<Granted, AcquireError> {
-        let taken = matches!(begun, Begun::Taken);
-        let mut attempt = Attempt { key, taken, queued: false, sent_on: None, answered: true, waiter: None };
-        let first = match begun {
-            Begun::Asked(asked) => asked,
-            Begun::Busy => self.ask_in_queue(&request, &details, &mut attempt).await,
-            Begun::Nothing | Begun::Taken => {
-                self.ask_once(&request, &attempt.key, &details, Place::None).await
+        let mut poll = SHORTEST_POLL;
+        let mut waiter: Option<Waiter<WakeMessage>> = None;
+        loop {
+            if place == Place::Kept {
+                let (grant, name) = (request.grant, &request.name);
+                waiter.get_or_insert_with(|| self.wakeups.register(grant, name));
+                // It would not hear whose turn it is.
+                place = if self.wakeups.is_open() { Place::Kept } else { Place::Deaf };
             }
-        };
-        let answer = self.wait_with(first, &request, &details, &mut attempt).await;
-        if answer.is_err() {
-            self.undo(attempt, &request).await;
+            let sent_at = self.now();
+            let script = self.call(&request, &key, &details, place, sent_at);
+            let busy = match self.ask(&request, &script).await? {
+                Said::Granted(token, value) => {
+                    let granted = granted(&request, sent_at, token, value);
+                    return Ok(granted.repeated_if(self.unanswered.has(request.grant)));
+                }
+                Said::Held(held) => {
+                    let (name, asked) = (request.name.clone(), request.mode);
+                    return Err(AcquireError::NotCovered { name, held, asked });
+                }
+                Said::Busy(_) if !request.waits => return Err(request.not_granted()),
+                Said::Busy(busy) => busy,
+            };
+            poll = (poll * 2).min(LONGEST_POLL);
+            let mut look_again = self.now() + busy.pause(place, poll);
+            // One that has no place yet asks for one at once.
+            while let Some(waiter) = &waiter {
+                let message = request.woken_before(&*self.context.clock, look_again, waiter.woken()).await?;
+                match message {
+                    Some(WakeMessage::AskAfter(pause)) => look_again = look_again.min(self.now() + pause),
+                    Some(WakeMessage::Handed(handed)) => {
+                        if let Some(granted) = handed.accept(sent_at, self.now()) {
+                            return Ok(granted.repeated_if(self.unanswered.has(request.grant)));
+                        }
+                        break;
+                    }
+                    Some(WakeMessage::Ask) | None => break,
+                }
+            }
+            place = Place::Kept;
         }
-        answer
     }
 
-    async fn ask_once(&self, request: &AcquireRequest, key: &str, details: &str, place: Place) -> Asked {
-        let (sent_at, way) = (self.now(), self.link.present_way());
-        let script = self.call(request, key, details, place, sent_at);
-        let answer = self.while_wanted(request, pin!(self.ask(&way, &script))).await;
-        Asked { sent_at, way, place, answer }
+    async fn ask(&self, request: &AcquireRequest, script: &Call) -> Result<Said, AcquireError> {
+        let way = self.link.present_way();
+        let asking = pin!(self.link.ask(&way, Request::Script(script)));
+        let answer = self.while_wanted(request, pin!(self.link.within(self.limit, asking))).await;
+        let answer: Answer = self.heard(request, &way, answer)?.map_err(|fault| fault.error)?.answer;
+        Ok(Said::read(&answer).ok_or_else(|| self.link.is_confused(&answer))?)
     }
 
-    /// The answer, until nobody waits for it any more: what is under way may hang on a runtime that does nothing any more. Whoever goes away
-    /// is seen to have gone when this moves to the client's thread, and is polled there.
+    /// The answer, until nobody waits for it any more: what is under way may hang on a runtime that does nothing any more. A request that is
+    /// cancelled when its caller goes away is polled again by the client's thread.
     pub(super) async fn while_wanted<T>(
         &self,
         request: &AcquireRequest,
@@ -135,91 +160,20 @@ impl RedisEngine {
         .await
     }
 
-    async fn wait_with(
+    /// Notes whether a request was answered: nothing was heard, if it was cancelled before.
+    pub(super) fn heard<T>(
         &self,
-        first: Asked,
         request: &AcquireRequest,
-        details: &str,
-        attempt: &mut Attempt,
-    ) -> Result<Granted, AcquireError> {
-        let mut poll = SHORTEST_POLL;
-        let mut silent_since: Option<BootTime> = None;
-        let mut asked = first;
-        loop {
-            let Asked { sent_at, way, place, answer } = asked;
-            let Some(answer) = answer else {
-                attempt.sent_on = Some(way);
-                return Err(request.not_got());
-            };
-            attempt.answered = !answer.as_ref().is_err_and(|fault| fault.what.is_silence());
-            let pause = match answer {
-                Ok(Said::Granted(token, value)) => {
-                    return Ok(granted(request, sent_at, token, value));
-                }
-                Ok(Said::Held(held)) => {
-                    let (name, asked) = (request.name.clone(), request.mode);
-                    return Err(AcquireError::NotCovered { name, held, asked });
-                }
-                Ok(Said::Busy(busy)) => {
-                    attempt.queued |= place != Place::None;
-                    silent_since = None;
-                    poll = (poll * 2).min(LONGEST_POLL);
-                    busy.pause(place, poll)
-                }
-                Err(fault) => {
-                    if fault.what == What::NoAnswer {
-                        attempt.sent_on = Some(way);
-                    }
-                    // A wait outlasts a restart of Redis, but not a longer silence.
-                    let since = *silent_since.get_or_insert(sent_at);
-                    let goes_on = fault.what.is_silence() && self.now().since(since) < self.limit;
-                    if !goes_on || request.wait.is_over(self.now()) {
-                        return Err(fault.into());
-                    }
-                    LONGEST_POLL
-                }
-            };
-            if request.wait.is_over(self.now()) {
-                return Err(request.not_got());
-            }
-            if let Some(waiter) = &attempt.waiter {
-                let mut look_again = request.wait.or_at(self.now() + pause);
-                loop {
-                    let message = tokio::select! {
-                        biased;
-                        () = request.cancel.cancelled() => return Err(request.not_got()),
-                        message = waiter.woken() => message,
-                        () = self.context.clock.sleep_until(look_again) => WakeMessage::Ask,
-                    };
-                    match message {
-                        WakeMessage::AskAfter(pause) => look_again = look_again.min(self.now() + pause),
-                        WakeMessage::Handed(handed) if attempt.answered => {
-                            match handed.accept(sent_at, self.now()) {
-                                Some(granted) => return Ok(granted),
-                                None => break,
-                            }
-                        }
-                        WakeMessage::Handed(_) | WakeMessage::Ask => break,
-                    }
-                }
-            }
-            asked = self.ask_in_queue(request, details, attempt).await;
+        way: &Way,
+        answer: Option<Result<Answered<T>, Fault>>,
+    ) -> Result<Result<Answered<T>, Fault>, AcquireError> {
+        match &answer {
+            Some(Ok(Answered { repeated: true, .. })) => self.unanswered.note_broken(request.grant),
+            Some(Err(fault)) if fault.what == What::NoAnswer => self.unanswered.note(request.grant, way),
+            Some(_) => {}
+            None => self.unanswered.note(request.grant, way),
         }
-    }
-
-    async fn ask_in_queue(&self, request: &AcquireRequest, details: &str, attempt: &mut Attempt) -> Asked {
-        if request.cancel.is_cancelled()
-            && let Some(way) = attempt.sent_on.clone()
-        {
-            // What takes it back follows on that way, and must not be led to another one.
-            return Asked { sent_at: self.now(), way, place: Place::Kept, answer: None };
-        }
-        if attempt.waiter.is_none() {
-            // From now on in the queue; but it may have been freed before that.
-            attempt.waiter = Some(self.wakeups.register(request.grant, &request.name));
-        }
-        let place = if self.wakeups.is_open() { Place::Kept } else { Place::Deaf };
-        self.ask_once(request, &attempt.key, details, place).await
+        answer.ok_or_else(|| request.not_granted())
     }
 
     fn call(
@@ -232,7 +186,7 @@ impl RedisEngine {
     ) -> Call {
         let AcquireRequest { grant, owner, mode, reenter, .. } = request;
         let (reenters, fair) = (u8::from(*reenter), u8::from(self.address.fair));
-        let waits = !matches!(request.wait, WaitUntil::Try);
+        let waits = request.waits;
         let who = format_args!("{grant} {owner} {mode} {reenters} {fair}");
         let is_usual = (*mode, reenters, fair) == (Mode::Ex, 0, 0);
         let who = match place {
@@ -245,12 +199,6 @@ impl RedisEngine {
         let mut script = Call::new(&scripts::ACQUIRE, key);
         script.arg(who).arg(milliseconds(request.ttl)).arg(details);
         script
-    }
-
-    async fn ask(&self, way: &Way, script: &Call) -> Result<Said, Fault> {
-        let asking = pin!(self.link.ask(way, Request::Script(script)));
-        let answer: Answer = self.link.within(self.limit, asking).await?.answer;
-        Said::read(&answer).ok_or_else(|| self.link.is_confused(&answer))
     }
 
     /// Releases what a grant holds, and takes it out of the queue; whether it held. A waiter of this client that gets the lock is told at once.
@@ -273,29 +221,6 @@ impl RedisEngine {
             Err(fault) => Err(fault),
         }
     }
-
-    /// Leaves the queue, and gives back what may have been granted without our having heard of it.
-    async fn undo(&self, attempt: Attempt, request: &AcquireRequest) {
-        drop(attempt.waiter);
-        if !attempt.taken && !attempt.queued && attempt.sent_on.is_none() {
-            return;
-        }
-        let undo = self.undoing.of(attempt.key, request.grant, request.ttl.get());
-        // If Redis answers, or if nobody waits any more: now, so that nothing is left when this has ended.
-        let undone = match &attempt.sent_on {
-            Some(way) if request.cancel.is_cancelled() => match undo.behind_or_once(way).await {
-                Undone::Behind => return,
-                Undone::Once => true,
-                Undone::Not => false,
-            },
-            _ if attempt.answered || request.cancel.is_cancelled() => undo.once().await,
-            _ => false,
-        };
-        if undone && attempt.sent_on.is_none() {
-            return;
-        }
-        self.undoing.spawn(undo.go_on(attempt.sent_on, undone));
-    }
 }
 
 pub(super) fn granted(
@@ -305,41 +230,6 @@ pub(super) fn granted(
     value: Value,
 ) -> Granted {
     Granted::new(Some(token), term(sent_at, request.ttl)).with_value(value)
-}
-
-/// What was heard of a request: nothing, if nobody waits for the answer any more.
-pub(super) struct Asked {
-    pub(super) sent_at: BootTime,
-    /// On which way it was sent.
-    pub(super) way: Way,
-    /// With which place in the queue.
-    pub(super) place: Place,
-    pub(super) answer: Option<Result<Said, Fault>>,
-}
-
-/// What was done for a request before it is asked for by the script.
-enum Begun {
-    Nothing,
-    /// It is known to be busy: who wants it queues at once.
-    Busy,
-    /// It may be held by this request already.
-    Taken,
-    /// It was asked for.
-    Asked(Asked),
-}
-
-/// What has been done for a request so far.
-struct Attempt {
-    key: String,
-    /// Whether it may have been taken before it was asked for by the script.
-    taken: bool,
-    /// Whether it may have a place in the queue.
-    queued: bool,
-    /// On which way a request was sent whose answer did not come.
-    sent_on: Option<Way>,
-    /// Whether Redis answered when it was last asked.
-    answered: bool,
-    waiter: Option<Waiter<WakeMessage>>,
 }
 
 impl Said {

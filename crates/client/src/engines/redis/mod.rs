@@ -9,7 +9,7 @@
 //! - **A waiter has a place in a queue in Redis**, and a release hands the lock to the first waiter that is there. With `?fair=true` only
 //!   that one gets it; without, also a request that finds it free. A lock that has been handed on for some seconds is free for a moment, so
 //!   that other languages' locks get it too (`queue.lua`).
-//! - **What may have been done is undone**: a request whose answer was lost is released, on the same connection if that stands.
+//! - **What may have been done is withdrawn**, behind the request on the same connection if that stands (`withdraw`).
 //!
 //! What it assumes is that Redis keeps its memory, and that its clock does not jump: docs/engines/redis.md.
 
@@ -22,9 +22,9 @@ pub(in crate::engines) mod link;
 pub(in crate::engines) mod look;
 pub(in crate::engines) mod scripts;
 mod take;
-mod undo;
 mod wakeups;
 pub(in crate::engines) mod way;
+mod withdraw;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,12 +39,14 @@ use self::entry::Held;
 use self::fault::What;
 use self::link::{Link, Repeat};
 use self::scripts::Call;
-use self::undo::Undoing;
 use self::wakeups::Wakeups;
+use self::withdraw::Unanswered;
 
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
-use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start};
+use crate::engine::{
+    AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start, Withdrawn,
+};
 use crate::engines::details::Ourselves;
 use crate::engines::stranger::ASK_ANOTHER;
 use crate::error::{
@@ -66,7 +68,7 @@ pub(crate) struct RedisEngine {
     capabilities: Capabilities,
     context: EngineContext,
     wakeups: Arc<Wakeups>,
-    undoing: Arc<Undoing>,
+    unanswered: Unanswered,
 }
 
 const FORM: Form = Form {
@@ -116,9 +118,8 @@ impl RedisEngine {
             ..Capabilities::minimal("redis", if address.fair { "fair" } else { "set-nx" })
         };
         let wakeups = Wakeups::new(link.clone(), limit, context.clone());
-        let undoing = Undoing::new(link.clone(), limit, context.clone());
         Ok(Arc::new(Self {
-            undoing,
+            unanswered: Unanswered::default(),
             wakeups,
             address,
             link,
@@ -218,6 +219,10 @@ impl Engine for RedisEngine {
                 Err(ReleaseError::NotHeld(LostReason::Forgotten))
             }
         })
+    }
+
+    fn withdraw(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Withdrawn, EngineError>> {
+        Box::pin(async move { self.withdraw_request(&grant).await })
     }
 
     fn set_value(self: Arc<Self>, grant: Grant, bytes: Bytes) -> BoxFuture<'static, Result<(), ValueError>> {
@@ -323,7 +328,6 @@ impl Engine for RedisEngine {
     fn close(self: Arc<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.wakeups.close();
-            self.undoing.close().await;
             self.link.close();
         })
     }

@@ -18,11 +18,12 @@ use redis::{Cmd, Pipeline, RedisWrite};
 use tenure_table::{FencingToken, Mode, Value};
 
 use super::RedisEngine;
-use super::acquire::{Asked, Place, granted};
+use super::acquire::granted;
 use super::entry::{NOT_YET, text_of};
 use super::link::{Answered, Request};
 use super::milliseconds;
-use crate::engine::{AcquireRequest, Granted, WaitUntil};
+use crate::engine::{AcquireRequest, Granted};
+use crate::error::AcquireError;
 
 /// What became of it.
 pub(super) enum Taken {
@@ -31,8 +32,6 @@ pub(super) enum Taken {
     Busy,
     /// It may have been taken, and is to be asked for by the script, as the same grant.
     GoOn,
-    /// Nothing was heard, or nobody waits for the answer any more.
-    Unheard(Asked),
 }
 
 /// What Redis says: whether it was free, an ID of the sequence of tokens, and whether there is more to it.
@@ -41,11 +40,10 @@ type Answers = (bool, String, u64);
 impl RedisEngine {
     /// Whether a request can be for a lock that is taken so: by one who waits if it is not free, and who renews what it gets.
     pub(super) fn is_plain(&self, request: &AcquireRequest) -> bool {
-        let waits = !matches!(request.wait, WaitUntil::Try);
-        waits && request.mode == Mode::Ex && !request.reenter && request.renews && !self.address.fair
+        request.waits && request.mode == Mode::Ex && !request.reenter && request.renews && !self.address.fair
     }
 
-    pub(super) async fn take(&self, request: &AcquireRequest, key: &str) -> Taken {
+    pub(super) async fn take(&self, request: &AcquireRequest, key: &str) -> Result<Taken, AcquireError> {
         let (sent_at, way) = (self.now(), self.link.present_way());
         let since = self.context.clock.wall();
         let commands = commands(request, key, self.ourselves.details(request, since, None));
@@ -53,16 +51,13 @@ impl RedisEngine {
             let asking = pin!(self.link.ask::<Answers>(&way, Request::Commands(&commands)));
             self.while_wanted(request, pin!(self.link.within(self.limit, asking))).await
         };
-        match answer {
-            Some(Ok(Answered { answer: (true, id, 0), repeated: false })) if let Some(token) = token(&id) => {
-                Taken::Granted(granted(request, sent_at, token, Value::default()).until_renewed())
+        match self.heard(request, &way, answer)? {
+            Ok(Answered { answer: (true, id, 0), repeated: false }) if let Some(token) = token(&id) => {
+                Ok(Taken::Granted(granted(request, sent_at, token, Value::default()).until_renewed()))
             }
-            Some(Ok(Answered { answer: (false, ..), repeated: false })) => Taken::Busy,
-            Some(Err(fault)) if fault.what.is_silence() => {
-                Taken::Unheard(Asked { sent_at, way, place: Place::None, answer: Some(Err(fault)) })
-            }
-            Some(Ok(_) | Err(_)) => Taken::GoOn,
-            None => Taken::Unheard(Asked { sent_at, way, place: Place::None, answer: None }),
+            Ok(Answered { answer: (false, ..), repeated: false }) => Ok(Taken::Busy),
+            Err(fault) if fault.what.is_silence() => Err(fault.into()),
+            Ok(_) | Err(_) => Ok(Taken::GoOn),
         }
     }
 }

@@ -68,15 +68,12 @@ impl RedlockEngine {
                 Err(TryError::Failed(error)) => return Err(error.into()),
             }
             let now = clock.now();
-            if request.wait.is_over(now) || request.cancel.is_cancelled() {
-                return Err(request.not_got());
+            if !request.waits {
+                return Err(request.not_granted());
             }
             let around = now.since(began).min(LONGEST_TRY).max(pause);
-            let again = request.wait.or_at(now + random::jittered(around));
-            tokio::select! {
-                () = request.cancel.cancelled() => return Err(request.not_got()),
-                () = clock.sleep_until(again) => {}
-            }
+            let again = now + random::jittered(around);
+            request.woken_before(&**clock, again, std::future::pending::<()>()).await?;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }

@@ -2,25 +2,24 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tenure_table::{GrantId, Mode, Value};
+use tenure_table::{Mode, Value};
 use zookeeper_client::Error;
 
 use super::fault::{Fault, What};
-use super::link::{Link, Made, Node, Seen, is_simple, within};
+use super::link::{Link, Node, Seen, within};
 use super::paths::{SIMPLE, VALUE};
 use super::{Recipe, ZooKeeperEngine};
-use crate::engine::{AcquireRequest, Granted, WaitUntil};
+use crate::engine::{AcquireRequest, Granted};
 use crate::engines::kept_value::KeptValue;
 use crate::engines::session::{HasSession, InUse};
-use crate::error::{AcquireError, EngineError, RenewError};
+use crate::error::{AcquireError, RenewError};
 use crate::random;
 
-/// How long one who waits pauses before it asks again one who did not answer.
-const SILENT_PAUSE: Duration = Duration::from_millis(200);
+/// How long a waiter pauses before it asks for a place again that was taken away.
+const GONE_PAUSE: Duration = Duration::from_millis(200);
 
 /// So long is what the servers add to the path of an entry, at the most.
 const SEQUENCE: usize = 12;
@@ -37,51 +36,41 @@ impl ZooKeeperEngine {
     pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
         if let Some((link, held)) = self.sessions.with(request.grant, request.ttl, self.now()) {
             // The answer to the first such request was lost.
-            return match self.confirm(&link, request.grant, &held.node).await {
-                Ok(term) => Ok(Granted::new(Some(held.token), term)),
-                Err(RenewError::Engine(error)) => Err(error.into()),
-                Err(RenewError::Lost(_)) => Err(request.not_got()),
-            };
+            match self.confirm(&link, request.grant, &held.node).await {
+                Ok(term) => return Ok(Granted::new(Some(held.token), term)),
+                Err(RenewError::Engine(error)) => return Err(error.into()),
+                Err(RenewError::Lost(_)) => {}
+            }
         }
         let lock = self.address.root.lock(&request.name);
-        let mut in_line = false;
         let mut is_first = true;
         loop {
-            let link = tokio::select! {
-                biased;
-                () = request.cancel.cancelled() => return Err(request.not_got()),
-                link = self.link(request.ttl) => link,
+            let link = request.cancel.run_until_cancelled(self.link(request.ttl)).await;
+            let link = link.ok_or_else(|| request.not_granted())??;
+            let asked: BoxFuture<'_, _> = match self.address.recipe {
+                Recipe::Sequential => Box::pin(self.queue(&link, &request, &lock)),
+                Recipe::Simple => Box::pin(self.take(&link, &request, &lock)),
             };
-            let fault = match link {
-                Ok(link) => {
-                    let asked: BoxFuture<'_, _> = match self.address.recipe {
-                        Recipe::Sequential => Box::pin(self.queue(&link, &request, &lock, &mut in_line)),
-                        Recipe::Simple => Box::pin(self.take(&link, &request, &lock, &mut in_line)),
-                    };
-                    match asked.await {
-                        Ok(granted) => return Ok(granted),
-                        Err(NotGot::Ended(error)) => return Err(error),
-                        Err(NotGot::Gone(fault)) => {
-                            if fault.what() == What::SessionOver {
-                                link.session().end();
-                            }
-                            // It may have been over before it was asked.
-                            if std::mem::take(&mut is_first) {
-                                continue;
-                            }
-                            self.told(fault)
-                        }
-                    }
-                }
-                Err(error) => error,
+            let fault = match asked.await {
+                Ok(granted) => return Ok(granted),
+                Err(NotGot::Ended(error)) => return Err(error),
+                Err(NotGot::Gone(fault)) => fault,
             };
-            // A waiter outlasts its session, but a wait does not begin without one, unless others of the client wait already.
-            let is_denied = matches!(fault, EngineError::Denied { .. });
-            if !in_line || is_denied || request.wait.is_over(self.now()) {
+            link.forget_request(request.grant);
+            if fault.what() == What::SessionOver {
+                link.session().end();
+            }
+            // The session may have been over before it was asked.
+            if std::mem::take(&mut is_first) {
+                continue;
+            }
+            let fault = self.told(fault);
+            if !request.waits {
                 return Err(fault.into());
             }
             tracing::debug!(name = %request.name, %fault, "a place in the queue is gone: it is asked for anew");
-            self.pause(&request).await?;
+            let again = self.now() + random::jittered(GONE_PAUSE);
+            request.woken_before(&*self.context.clock, again, std::future::pending::<()>()).await?;
         }
     }
 
@@ -91,27 +80,22 @@ impl ZooKeeperEngine {
         link: &InUse<Link>,
         request: &AcquireRequest,
         lock: &str,
-        in_line: &mut bool,
     ) -> Result<Granted, NotGot> {
-        if matches!(request.wait, WaitUntil::Try) {
+        if !request.waits && !link.has_request(request.grant) {
             // Whoever does not wait has nothing to write if the lock is taken.
             let seen = self.asked(request, link.see_now(lock)).await?;
             let is_in_its_way = |mode: Mode| !mode.compatible_with(request.mode);
             if seen.children.queue.entries().iter().any(|entry| is_in_its_way(entry.mode)) {
-                return Err(NotGot::Ended(request.not_got()));
+                return Err(NotGot::Ended(request.not_granted()));
             }
         }
         let entry = self.address.names.entry(request.grant, request.mode);
         let _room = link.room(lock.len() + entry.len() + SEQUENCE);
-        let (lock_of_it, details) = (lock.to_owned(), self.details(request));
-        let entering = |given_up| (**link).clone().enter(lock_of_it, entry, details, given_up);
-        let Some((node, seen)) = self.settled(link, request, *in_line, entering).await? else {
-            unreachable!("an entry is made, whoever else is there")
-        };
-        *in_line = true;
+        let details = self.details(request);
+        let (node, seen) = self.asked(request, link.enter(lock, &entry, request.grant, &details)).await?;
         let answer = self.until_first(link, request, lock, &node, seen).await;
-        if answer.is_err() {
-            self.leave(link, node.path, request.grant).await;
+        if answer.is_err() && !request.waits {
+            self.asked(request, self.leave(link, request, lock)).await?;
         }
         answer
     }
@@ -145,13 +129,11 @@ impl ZooKeeperEngine {
         link: &Link,
         request: &AcquireRequest,
         lock: &str,
-        mut seen: Option<Seen>,
+        seen: Option<Seen>,
     ) -> Result<Seen, NotGot> {
-        loop {
-            match seen {
-                Some(seen) => return Ok(seen),
-                None => seen = self.heard(request, link.see(lock)).await?,
-            }
+        match seen {
+            Some(seen) => Ok(seen),
+            None => self.asked(request, link.see(lock)).await,
         }
     }
 
@@ -161,35 +143,33 @@ impl ZooKeeperEngine {
         link: &InUse<Link>,
         request: &AcquireRequest,
         lock: &str,
-        in_line: &mut bool,
     ) -> Result<Granted, NotGot> {
         let _room = link.room(lock.len() + SIMPLE.len() + 1);
         let mut turn = None;
         // Who comes to others of its session does not ask before them.
-        let comes_to_others =
-            !request.wait.is_over(self.now()) && link.turns().anybody_waits_for(&request.name);
+        let comes_to_others = request.waits
+            && link.turns().anybody_waits_for(&request.name)
+            && !link.has_request(request.grant);
         let mut in_the_way = comes_to_others.then(|| SIMPLE.to_owned());
+        let mut was_busy = false;
         loop {
             if let Some(node) = in_the_way {
-                *in_line = true;
-                if turn.is_none() {
+                was_busy = true;
+                if turn.is_none() && request.waits {
                     // Without one if the session has ended, which shows in the next request.
                     turn = self.waited(link, request, link.turns().turn(&request.name)).await?;
                 }
                 self.until_gone(link, request, &format!("{lock}/{node}")).await?;
             }
-            let (lock_of_it, details) = (lock.to_owned(), self.details(request));
-            let was_busy = *in_line;
-            let taking =
-                |given_up| (**link).clone().take(lock_of_it, request.grant, details, was_busy, given_up);
-            let taken = self.settled(link, request, *in_line, taking).await?;
+            let details = self.details(request);
+            let taken = self.asked(request, link.take(lock, request.grant, &details, was_busy)).await?;
             in_the_way = match taken {
                 None => Some(SIMPLE.to_owned()),
-                Some((node, seen)) => match self.alone(link, request, lock, &node, seen).await {
-                    Ok(Ok(granted)) => return Ok(granted),
-                    not_granted => {
-                        self.leave(link, node.path, request.grant).await;
-                        not_granted?.err()
+                Some((node, seen)) => match self.alone(link, request, lock, &node, seen).await? {
+                    Ok(granted) => return Ok(granted),
+                    Err(in_the_way) => {
+                        self.asked(request, self.leave(link, request, lock)).await?;
+                        Some(in_the_way)
                     }
                 },
             };
@@ -224,10 +204,10 @@ impl ZooKeeperEngine {
         request: &AcquireRequest,
         node: &str,
     ) -> Result<(), NotGot> {
-        if request.wait.is_over(self.now()) {
-            return Err(NotGot::Ended(request.not_got()));
+        if !request.waits {
+            return Err(NotGot::Ended(request.not_granted()));
         }
-        let Some(watcher) = self.heard(request, link.watch(node)).await?.flatten() else { return Ok(()) };
+        let Some(watcher) = self.asked(request, link.watch(node)).await? else { return Ok(()) };
         let gone = async {
             let mut changed = pin!(watcher.changed());
             loop {
@@ -248,26 +228,18 @@ impl ZooKeeperEngine {
         Ok(())
     }
 
-    /// Waits for something, for as long as the request may wait; nothing, if the session has ended before it came.
+    /// Waits for something; nothing, if the session has ended before it came.
     async fn waited<T>(
         &self,
         link: &InUse<Link>,
         request: &AcquireRequest,
         coming: impl Future<Output = T>,
     ) -> Result<Option<T>, NotGot> {
-        let over = async {
-            match request.wait {
-                WaitUntil::Try => {}
-                WaitUntil::At { at, .. } => self.context.clock.sleep_until(at).await,
-                WaitUntil::Forever => std::future::pending().await,
-            }
-        };
         tokio::select! {
             biased;
-            () = request.cancel.cancelled() => Err(NotGot::Ended(request.not_got())),
+            () = request.cancel.cancelled() => Err(NotGot::Ended(request.not_granted())),
             came = coming => Ok(Some(came)),
             () = link.session().ended().cancelled() => Ok(None),
-            () = over => Err(NotGot::Ended(request.not_got())),
         }
     }
 
@@ -287,23 +259,16 @@ impl ZooKeeperEngine {
         let mut marked = None;
         if request.mode.may_write() && seen.value.is_some() {
             let mark = KeptValue::marked(value.clone(), request.grant);
-            loop {
-                match self.heard(request, self.write_value(link, &node.path, lock, &mark)).await {
-                    Ok(Some(())) => break,
-                    Ok(None) => {}
-                    Err(error) => {
-                        // Whether it was done or not, the mark goes together with what it stands for.
-                        let _ = self.answer(link.free(&node.path, Some(&mark.unmarked()))).await;
-                        return Err(error);
-                    }
-                }
-            }
+            // Before it is sent: whoever withdraws the request leaves the value without the mark.
+            link.may_be_marked(request.grant, mark.clone());
+            self.asked(request, self.write_value(link, &node.path, lock, &mark)).await?;
             marked = Some(mark);
         }
-        while self.heard(request, link.freshen()).await?.is_none() {}
+        self.asked(request, link.freshen()).await?;
         let (path, events) = (node.path.clone(), request.events.clone());
         let term = link.session().keep(request.grant, path, node.token, marked, events);
         let term = term.ok_or(NotGot::Gone(Fault::Said(Error::SessionExpired)))?;
+        link.forget_request(request.grant);
         Ok(Granted::new(Some(node.token), term).with_value(value))
     }
 
@@ -322,108 +287,26 @@ impl ZooKeeperEngine {
         Ok(())
     }
 
-    /// Waits until it is known what became of a request that makes something. If nobody waits for that any more, what it makes is taken
-    /// away again.
-    async fn settled<F>(
+    /// Leaves nothing of a request in its session.
+    pub(super) async fn leave(&self, link: &Link, request: &AcquireRequest, lock: &str) -> Result<(), Fault> {
+        link.withdraw(lock, &self.address.names.entry(request.grant, request.mode), request.grant).await
+    }
+
+    /// The answer to a request, unless it is cancelled.
+    async fn asked<T, E>(
         &self,
-        link: &InUse<Link>,
         request: &AcquireRequest,
-        in_line: bool,
-        make: impl FnOnce(Arc<AtomicBool>) -> F,
-    ) -> Result<Option<(Node, Option<Seen>)>, NotGot>
+        asking: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, NotGot>
     where
-        F: Future<Output = Made> + Send + 'static,
+        Fault: From<E>,
     {
-        let (sent_at, limit) = (self.now(), self.address.limit);
-        let given_up = Arc::new(AtomicBool::new(false));
-        let mut making = Box::pin(make(given_up.clone()));
-        let why = tokio::select! {
-            biased;
-            answer = &mut making => {
-                let answer = answer.map_err(|error| self.not_got(error.into()))?;
-                link.proven(sent_at);
-                return Ok(answer);
-            }
-            () = request.cancel.cancelled() => NotGot::Ended(request.not_got()),
-            // Who had a place before goes on, and asks for another one.
-            () = self.context.clock.sleep_until(sent_at + limit) => match Fault::Silent(limit) {
-                fault if in_line => NotGot::Gone(fault),
-                fault => NotGot::Ended(self.told(fault).into()),
-            }
-        };
-        given_up.store(true, Ordering::Relaxed);
-        let (link, grant) = ((**link).clone(), request.grant);
-        let undo = async move {
-            if let Ok(Some((node, _))) = making.await {
-                link.free_for_sure(node.path, grant).await;
-            }
-        };
-        self.undoing.spawn_on(undo, &self.context.runtime);
-        Err(why)
-    }
-
-    /// Takes away what stands for a request, now if the servers answer.
-    async fn leave(&self, link: &InUse<Link>, node: String, grant: GrantId) {
-        if is_simple(&node) {
-            // It may have been tried before, and be another's by now: that is looked at first.
-            let freeing = (**link).clone().free_for_sure(node, grant);
-            let freeing = self.undoing.spawn_on(freeing, &self.context.runtime);
-            let freed = async {
-                // What went wrong in there goes with the session.
-                let _ = freeing.await;
-                Ok(())
-            };
-            let _ = self.answer(freed).await;
-            return;
-        }
-        let freed = within(&self.context, self.address.limit, link.free(&node, None)).await;
-        if freed.is_err_and(|fault| fault.what() == What::AnswerLost) {
-            self.undoing.spawn_on((**link).clone().free_for_sure(node, grant), &self.context.runtime);
-        }
-    }
-
-    /// The answer to a request that does nothing if it is not answered.
-    async fn asked<T>(
-        &self,
-        request: &AcquireRequest,
-        asking: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<T, NotGot> {
         tokio::select! {
             biased;
-            () = request.cancel.cancelled() => Err(NotGot::Ended(request.not_got())),
+            () = request.cancel.cancelled() => Err(NotGot::Ended(request.not_granted())),
             answer = within(&self.context, self.address.limit, asking) => {
                 answer.map_err(|fault| self.not_got(fault))
             }
-        }
-    }
-
-    /// The same of one who waits, who outlasts a silence: nothing, if it is to ask again.
-    async fn heard<T>(
-        &self,
-        request: &AcquireRequest,
-        asking: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<Option<T>, NotGot> {
-        let asking = async {
-            match within(&self.context, self.address.limit, asking).await {
-                Err(fault) if fault.what() == What::AnswerLost && !request.wait.is_over(self.now()) => {
-                    Ok(None)
-                }
-                answer => answer.map(Some),
-            }
-        };
-        let heard = self.asked(request, asking).await?;
-        if heard.is_none() {
-            self.pause(request).await.map_err(NotGot::Ended)?;
-        }
-        Ok(heard)
-    }
-
-    async fn pause(&self, request: &AcquireRequest) -> Result<(), AcquireError> {
-        let until = request.wait.or_at(self.now() + random::jittered(SILENT_PAUSE));
-        tokio::select! {
-            biased;
-            () = request.cancel.cancelled() => Err(request.not_got()),
-            () = self.context.clock.sleep_until(until) => Ok(()),
         }
     }
 

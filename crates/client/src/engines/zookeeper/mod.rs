@@ -30,7 +30,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join, join_all};
 use tenure_table::{GrantId, LockName, Mode, ModeSet};
-use tokio_util::task::TaskTracker;
 use zookeeper_client::{CreateMode, Error};
 
 use self::address::Address;
@@ -40,7 +39,9 @@ use self::paths::VALUE;
 
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
-use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start};
+use crate::engine::{
+    AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start, Withdrawn,
+};
 use crate::engines::details::Ourselves;
 use crate::engines::kept_value::KeptValue;
 use crate::engines::session::{HasSession, Held, InUse, Sessions};
@@ -80,8 +81,6 @@ pub(crate) struct ZooKeeperEngine {
     ourselves: Ourselves,
     capabilities: Capabilities,
     context: EngineContext,
-    /// What is undone in the background.
-    undoing: TaskTracker,
 }
 
 impl ZooKeeperEngine {
@@ -112,14 +111,8 @@ impl ZooKeeperEngine {
                 Capabilities { waking: Waking::All, breaking: Breaking::Ask, ..minimal("simple") }
             }
         };
-        let engine = Self {
-            address,
-            sessions: Arc::default(),
-            ourselves: Ourselves::new(),
-            capabilities,
-            context,
-            undoing: TaskTracker::new(),
-        };
+        let engine =
+            Self { address, sessions: Arc::default(), ourselves: Ourselves::new(), capabilities, context };
         // Whether it is there, and lets us in.
         let link = engine.link(Ttl::DEFAULT).await?;
         let looked = async { link.client().check_stat("/").await };
@@ -303,31 +296,46 @@ impl Engine for ZooKeeperEngine {
             let Some((link, held)) = self.held(&grant) else { return not_held(LostReason::Disconnected) };
             let freeing = async {
                 let _written = held.writing.lock().await;
-                // By the recipe `simple`, the node may be another's as soon as this grant is freed.
+                if link.has_request(grant.id) && link.is_taken_by(&held.node, grant.id).await?.is_none() {
+                    // It was freed before, and the answer was lost: the node may be another's by now.
+                    return Err(Error::NoNode.into());
+                }
                 let marked = link.session().held(grant.id).ok_or(Error::NoNode)?.marked;
                 let value = marked.map(KeptValue::unmarked).filter(|value| !value.bytes.is_empty());
                 link.free(&held.node, value.as_ref()).await
             };
             match self.answer(freeing).await {
                 Ok(()) => {
-                    link.session().forget(grant.id);
+                    link.forget(grant.id);
                     Ok(())
                 }
                 Err(fault) if fault.is(&Error::NoNode) => {
-                    link.session().forget(grant.id);
+                    link.forget(grant.id);
                     not_held(LostReason::Forgotten)
                 }
                 Err(fault) if fault.what() == What::SessionOver => not_held(LostReason::Disconnected),
                 Err(fault) => {
                     if is_simple(&held.node) && fault.what() == What::AnswerLost {
-                        // It must not be tried again by one who does not know what became of it.
-                        link.session().forget(grant.id);
-                        let freeing = (*link).clone().free_when_written(held, grant.id);
-                        self.undoing.spawn_on(freeing, &self.context.runtime);
+                        link.may_be_freed(grant.id);
                     }
                     Err(self.told(fault).into())
                 }
             }
+        })
+    }
+
+    fn withdraw(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Withdrawn, EngineError>> {
+        Box::pin(async move {
+            let lock = self.address.root.lock(&grant.name);
+            let entry = self.address.names.entry(grant.id, grant.mode);
+            for link in self.sessions.every(grant.ttl, self.now()) {
+                match self.answer(link.withdraw(&lock, &entry, grant.id)).await {
+                    // It went with its session.
+                    Err(fault) if fault.what() == What::SessionOver => {}
+                    withdrawn => withdrawn.map_err(|fault| self.told(fault))?,
+                }
+            }
+            Ok(Withdrawn::ForGood)
         })
     }
 
@@ -408,13 +416,7 @@ impl Engine for ZooKeeperEngine {
 
     fn close(self: Arc<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            self.undoing.close();
-            let undone = async {
-                self.undoing.wait().await;
-                Ok(())
-            };
             // What is left goes with its session.
-            let _ = self.answer(undone).await;
             join_all(self.sessions.all().into_iter().map(Link::close)).await;
         })
     }

@@ -12,7 +12,7 @@ use tokio::sync::{oneshot, watch};
 use super::super::look::{self, Calendar};
 use super::super::server::Way;
 use super::{Entry, Given, Settled, State, Waits, milliseconds, session_of};
-use crate::engine::{AcquireRequest, Break, Conversion, Remembered, Start, WaitUntil};
+use crate::engine::{AcquireRequest, Break, Conversion, Remembered, Start};
 use crate::error::LostReason;
 use crate::info::{LockInfo, Member};
 use crate::lease::Term;
@@ -38,10 +38,23 @@ fn whole_milliseconds(duration: Duration) -> u64 {
     duration.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX)
 }
 
+const fn wait(waits: bool) -> Wait {
+    if waits { Wait::Queue } else { Wait::Try }
+}
+
 impl State {
     pub(crate) fn acquire(&mut self, request: &AcquireRequest, way: Way) -> Asked {
         let session = session_of(request.grant);
         let known = self.grants.contains_key(&session);
+        if let Some(waits) = self.grants.get_mut(&session).and_then(|entry| entry.waits.as_mut()) {
+            // It keeps its place, and the answer goes to this request.
+            if !request.waits {
+                return Asked::Settled(Err(Refusal::Busy { name: request.name.clone() }));
+            }
+            let (answer, settled) = oneshot::channel();
+            waits.answer = answer;
+            return Asked::Waits(settled);
+        }
         if !known {
             self.open(request, way);
         }
@@ -50,7 +63,7 @@ impl State {
             name: request.name.clone(),
             mode: request.mode,
             owner: request.owner,
-            wait: self.wait(request.wait),
+            wait: wait(request.waits),
             label: request.label.as_deref().map(|label| {
                 let most = Limits::default().label_bytes as usize;
                 label[..label.floor_char_boundary(most)].into()
@@ -93,10 +106,6 @@ impl State {
         self.apply(Command::OpenSession { session, ttl_ms: milliseconds(ttl), label: None });
     }
 
-    fn wait(&self, wait: WaitUntil) -> Wait {
-        if wait.is_over(self.now) { Wait::Try } else { Wait::Queue }
-    }
-
     fn wait_for(&mut self, session: SessionId, number: u64, converts: bool) -> oneshot::Receiver<Settled> {
         let (answer, settled) = oneshot::channel();
         if let Some(entry) = self.grants.get_mut(&session) {
@@ -127,7 +136,7 @@ impl State {
     }
 
     pub(crate) fn convert(&mut self, conversion: &Conversion, attempt: u64) -> Asked {
-        let (grant, wait) = (conversion.grant.id, self.wait(conversion.wait));
+        let (grant, wait) = (conversion.grant.id, wait(conversion.waits));
         let session = session_of(grant);
         let (number, outcome) =
             self.request(session, Request::Convert { grant, to: conversion.to, wait, value: None });
@@ -267,7 +276,7 @@ mod tests {
         let mut request = AcquireRequest::new(LockName::parse("a").unwrap());
         request.mode = Mode::Pr;
         let Asked::Settled(Ok(_)) = state.acquire(&request, Way::DIRECT) else { panic!("it is free") };
-        let up = || Conversion::new(request.granted(None), Mode::Ex, WaitUntil::Try, Cancellation::new());
+        let up = || Conversion::new(request.granted(None), Mode::Ex, false, Cancellation::new());
         let mode = |state: &State| state.inspect(request.name.clone()).holders[0].mode;
         let convert = |state: &mut State, attempt| {
             assert!(matches!(state.convert(&up(), attempt), Asked::Settled(Ok(_))));

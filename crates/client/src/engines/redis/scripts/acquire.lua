@@ -1,8 +1,5 @@
 local function granted(token, beside_a_writer)
-  if queued then
-    leave_queue(grant)
-    redis.call('DEL', next_key)
-  end
+  if leave_queue(grant) or queued then redis.call('DEL', next_key) end
   local found = redis.call('GET', value)
   if not found then return tonumber(token) end
   local state = string.sub(found, 1, 1)

@@ -9,20 +9,15 @@ use sqlx::Error;
 use tenure_table::{FencingToken, Mode};
 use tokio::sync::Mutex as AsyncMutex;
 
-use super::texts::{Kind, SHORTEST_SLICE, SLICE, Texts};
+use super::texts::{Kind, SLICE, Texts};
 use super::{Held, SessionEngine, term};
-use crate::clock::BootTime;
-use crate::engine::{AcquireRequest, Granted, WaitUntil};
+use crate::engine::{AcquireRequest, Granted};
 use crate::engines::sql::connection::{Arg, Connection, Row, Sql};
 use crate::engines::sql::fault::{Fault, What};
 use crate::engines::sql::link::Lent;
 use crate::engines::sql::work::Work;
 use crate::error::{AcquireError, RenewError};
-use crate::random;
 use crate::sql::Dialect;
-
-/// How long to wait before asking again one who did not answer.
-const SILENT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long to wait before stopping a statement once more.
 const STOP_AGAIN: Duration = Duration::from_millis(50);
@@ -61,7 +56,6 @@ struct Ask<'a> {
     grant: [u8; 16],
     owner: [u8; 16],
     details: String,
-    slice: Duration,
 }
 
 impl Ask<'_> {
@@ -84,64 +78,36 @@ impl SessionEngine {
         if let Some(held) = same {
             // The answer to the first such request was lost.
             let grant = request.granted(Some(held.token));
-            return match self.clone().speak(grant).await {
-                Ok(term) => Ok(Granted::new(Some(held.token), term)),
-                Err(RenewError::Engine(error)) => Err(error.into()),
-                Err(RenewError::Lost(_)) => Err(request.not_got()),
-            };
+            match self.clone().speak(grant).await {
+                Ok(term) => return Ok(Granted::new(Some(held.token), term)),
+                Err(RenewError::Engine(error)) => return Err(error.into()),
+                Err(RenewError::Lost(_)) => {}
+            }
         }
-        let mut silent_since: Option<BootTime> = None;
         let mut kept: Option<Lent> = None;
         while !request.cancel.is_cancelled() {
-            let mut reached = false;
-            match self.ask(&request, &mut kept, &mut reached).await {
-                Ok(Some(granted)) => return Ok(granted),
-                Ok(None) => {
-                    silent_since = None;
-                    if request.wait.is_over(self.now()) {
-                        break;
-                    }
-                }
-                Err(fault) => {
-                    // Whatever it had begun ends with it.
-                    kept = None;
-                    if reached && fault.what != What::Exhausted {
-                        silent_since = None;
-                    }
-                    // A wait outlasts a restart of the database, but not a longer silence. That begins here: before, the statement may
-                    // have waited for its lock.
-                    let since = *silent_since.get_or_insert_with(|| self.now());
-                    let goes_on = fault.what.is_silence() && self.now().since(since) < self.locks.limit();
-                    if !goes_on || request.wait.is_over(self.now()) {
-                        return Err(fault.into());
-                    }
-                    let again = request.wait.or_at(self.now() + random::jittered(SILENT_PAUSE));
-                    tokio::select! {
-                        () = request.cancel.cancelled() => {}
-                        () = self.context.clock.sleep_until(again) => {}
-                    }
-                }
+            // Whatever an error had begun ends with its connection.
+            if let Some(granted) = self.ask(&request, &mut kept).await? {
+                return Ok(granted);
+            }
+            if !request.waits {
+                break;
             }
         }
         if let Some(lent) = kept {
             self.locks.put_back(lent);
         }
-        Err(request.not_got())
+        Err(request.not_granted())
     }
 
     /// Asks for the lock once; nothing, if it is busy or the request was cancelled. Once more on a new connection, if an old one turns out to be
-    /// closed: the database closes idle ones. `reached` becomes true if the database is known to have answered.
-    async fn ask(
-        &self,
-        request: &AcquireRequest,
-        kept: &mut Option<Lent>,
-        reached: &mut bool,
-    ) -> Result<Option<Granted>, Fault> {
+    /// closed: the database closes idle ones.
+    async fn ask(&self, request: &AcquireRequest, kept: &mut Option<Lent>) -> Result<Option<Granted>, Fault> {
         let mut used = false;
-        match self.ask_once(request, kept, &mut used, reached).await {
+        match self.ask_once(request, kept, &mut used).await {
             Err(fault) if used && fault.what.is_silence() => {
                 self.locks.forget_idle();
-                self.ask_once(request, kept, &mut used, reached).await
+                self.ask_once(request, kept, &mut used).await
             }
             asked => asked,
         }
@@ -152,7 +118,6 @@ impl SessionEngine {
         request: &AcquireRequest,
         kept: &mut Option<Lent>,
         used: &mut bool,
-        reached: &mut bool,
     ) -> Result<Option<Granted>, Fault> {
         let mut lent = match kept.take() {
             Some(lent) => lent,
@@ -162,28 +127,19 @@ impl SessionEngine {
             },
         };
         *used = lent.used;
-        // It was opened just now.
-        *reached |= !lent.used;
         let mut sent_at = self.now();
-        let slice = match request.wait {
-            WaitUntil::Try => SHORTEST_SLICE,
-            WaitUntil::At { at, .. } => at.since(sent_at).clamp(SHORTEST_SLICE, SLICE),
-            WaitUntil::Forever => SLICE,
-        };
-        let slice = self.texts.rounded(slice);
         let ask = Ask {
             request,
             key: self.texts.key(&request.name),
             grant: request.grant.as_u128().to_be_bytes(),
             owner: request.owner.as_u128().to_be_bytes(),
             details: self.ourselves.details(request, self.context.clock.wall(), None).to_string(),
-            slice,
         };
         let telling = async { self.tell(&mut lent, &ask).await.map_err(|error| self.locks.fault(error)) };
         self.locks.within(self.locks.limit(), What::NoAnswer, telling).await?;
         let stop = Sql::from(self.texts.stop(&lent.told));
         let asking = async { self.lock(&mut lent, &ask).await.map_err(|error| self.locks.fault(error)) };
-        let asking = self.locks.within(slice + self.locks.limit(), What::NoAnswer, asking);
+        let asking = self.locks.within(SLICE + self.locks.limit(), What::NoAnswer, asking);
         let said = self.stopped_if_cancelled(request, stop, asking).await?;
         let is_cancelled = request.cancel.is_cancelled();
         if is_cancelled || matches!(said, Said::Stopped | Said::NoRow) {
@@ -203,7 +159,7 @@ impl SessionEngine {
             Said::NoRow => {
                 self.make_row(&mut lent.connection, request).await?;
                 *kept = Some(lent);
-                return Box::pin(self.ask_once(request, kept, used, reached)).await;
+                return Box::pin(self.ask_once(request, kept, used)).await;
             }
         };
         let count = Count { texts: &self.texts, dialect: self.address.dialect, ask: &ask, session, token };
@@ -272,20 +228,12 @@ impl SessionEngine {
 
     /// A connection for a request; nothing, if there is none in the time that it has.
     async fn connection(&self, request: &AcquireRequest) -> Result<Option<Lent>, Fault> {
-        let free = self.locks.take_unless(request.cancel.cancelled());
-        match request.wait {
-            WaitUntil::Try => {
-                const FULL: &str =
-                    "all connections that locks may take are in use: raise `connections=` in the URL";
-                let lent = self.locks.take_now().await?;
-                lent.map(Some).ok_or_else(|| self.locks.refused(FULL))
-            }
-            WaitUntil::At { at, .. } => tokio::select! {
-                lent = free => lent,
-                () = self.context.clock.sleep_until(at) => Ok(None),
-            },
-            WaitUntil::Forever => free.await,
+        const FULL: &str = "all connections that locks may take are in use: raise `connections=` in the URL";
+        if request.waits {
+            return self.locks.take_unless(request.cancel.cancelled()).await;
         }
+        let lent = self.locks.take_now().await?;
+        lent.map(Some).ok_or_else(|| self.locks.refused(FULL))
     }
 
     /// Makes the row of a lock, outside of its transaction. With MySQL, it may have to wait for one who was faster, and has it locked.
@@ -317,7 +265,7 @@ impl SessionEngine {
 
     /// Tells a session of itself, as far as it does not know it.
     async fn tell(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<(), Error> {
-        let settings = self.texts.settings(ask.request, ask.slice);
+        let settings = self.texts.settings(ask.request);
         if lent.told.settings.is_empty() {
             let said = lent.connection.batch(format!("{}{settings}", self.texts.begin)).await?;
             let session = said.iter().flatten().next().ok_or(Error::RowNotFound)?;
@@ -333,10 +281,10 @@ impl SessionEngine {
         let [key, name, grant, owner, details] = ask.args();
         let args = [key, name, grant, owner, details, key];
         let mut done = lent.connection.run(&self.texts.lock_named, &args).await?;
-        if done.rows == 0 && !matches!(ask.request.wait, WaitUntil::Try) {
+        if done.rows == 0 && ask.request.waits {
             // By a statement that touches no table: whoever wants to alter one, or to stop all writing, would wait behind it, and everybody
             // else behind that.
-            let wait_ms = i64::try_from(ask.slice.as_millis()).expect("a slice is some seconds");
+            let wait_ms = i64::try_from(SLICE.as_millis()).expect("a slice is some seconds");
             let rows = lent.connection.rows(&self.texts.wait_named, &[key, Arg::Int(wait_ms)]).await?;
             match rows.first().map(|row| row.int(0)).transpose()? {
                 Some(1) => done = lent.connection.run(&self.texts.lock_named, &args).await?,
@@ -357,7 +305,7 @@ impl SessionEngine {
     }
 
     async fn lock_in_postgres(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<Said, Error> {
-        let mut sql = self.texts.lock(ask.request, &ask.key, ask.slice);
+        let mut sql = self.texts.lock(ask.request, &ask.key);
         let count = self.texts.and_count(ask.request, &ask.key, &ask.details);
         sql.extend(count.as_deref());
         let answers = lent.connection.batch(sql).await?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use tenure_table::{LockName, Mode};
 
-use crate::engine::{AcquireRequest, WaitUntil};
+use crate::engine::AcquireRequest;
 use crate::engines::sql::address::Address;
 use crate::engines::sql::connection::Sql;
 use crate::engines::sql::dialect::{NEXT, hex};
@@ -20,9 +20,6 @@ use crate::engines::sql::{Dialect, Recipe};
 /// How long one statement waits for a lock. Then it is asked again: so it is noticed if the database is gone, and one who has gone away
 /// does not stand in the queue for longer.
 pub(super) const SLICE: Duration = Duration::from_secs(5);
-
-/// PostgreSQL takes 0 for no limit at all.
-pub(super) const SHORTEST_SLICE: Duration = Duration::from_millis(1);
 
 /// Which lock of the database is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,31 +163,23 @@ impl Texts {
         }
     }
 
-    /// For how long a statement waits that is to wait for as long: some count in whole seconds.
-    pub(super) fn rounded(&self, slice: Duration) -> Duration {
-        if self.kind == Kind::RowOfMySql || self.kind == Kind::Named && !self.is_mariadb {
-            return Duration::from_secs(slice.as_secs() + u64::from(slice.subsec_nanos() > 0));
-        }
-        slice
-    }
-
-    /// PostgreSQL: how long a statement may take that waits for this long. Less than whoever asks waits for an answer.
-    fn statement(&self, slice: Duration) -> Duration {
-        slice + self.limit / 2
+    /// PostgreSQL: how long a statement may take that waits. Less than whoever asks waits for an answer.
+    fn statement(&self) -> Duration {
+        SLICE + self.limit / 2
     }
 
     /// What a session is told of itself before it asks for a lock. It is the same for most requests, and is said once.
     ///
     /// The database ends a session that is silent for a ttl.
-    pub(super) fn settings(&self, request: &AcquireRequest, slice: Duration) -> String {
+    pub(super) fn settings(&self, request: &AcquireRequest) -> String {
         let (ttl_ms, slice_ms) = (request.ttl.get().as_millis(), SLICE.as_millis());
-        let (ttl_seconds, all_ms) = (ttl_ms.div_ceil(1000), self.statement(SLICE).as_millis());
+        let (ttl_seconds, all_ms) = (ttl_ms.div_ceil(1000), self.statement().as_millis());
         let idle = match self.kind {
             Kind::Advisory => "idle_session_timeout",
             Kind::RowOfPostgres => "idle_in_transaction_session_timeout",
             Kind::Named => return format!("SET SESSION wait_timeout = {ttl_seconds}"),
             Kind::RowOfMySql => {
-                let wait_seconds = if tries(request) { SLICE } else { slice }.as_secs();
+                let wait_seconds = SLICE.as_secs();
                 // Which of them counts depends on what a transaction has done.
                 let idle = if self.is_mariadb {
                     ["", "_readonly", "_write"]
@@ -211,20 +200,14 @@ impl Texts {
 
     /// PostgreSQL: takes a lock, which may take as long as the slice. If it has it, it answers with a row: the number of the session, since
     /// when it holds, and for some whether it does, see [`Self::answers_whether`].
-    pub(super) fn lock(&self, request: &AcquireRequest, key: &str, slice: Duration) -> String {
+    pub(super) fn lock(&self, request: &AcquireRequest, key: &str) -> String {
         let (shared, tries, t) = (request.mode == Mode::Pr, tries(request), &self.table);
-        let less = if slice < SLICE && !tries {
-            let (wait_ms, all_ms) = (slice.as_millis(), self.statement(slice).as_millis());
-            format!("SET LOCAL lock_timeout = {wait_ms}; SET LOCAL statement_timeout = {all_ms}; ")
-        } else {
-            String::new()
-        };
         if self.kind == Kind::RowOfPostgres {
             let name = self.dialect.bytes(request.name.as_str().as_bytes());
             return if tries {
                 format!("BEGIN; {} NOWAIT", row_of_postgres(t, shared, &name))
             } else {
-                format!("BEGIN; {less}EXECUTE tenure_lock_{}({name})", request.mode)
+                format!("BEGIN; EXECUTE tenure_lock_{}({name})", request.mode)
             };
         }
         if tries {
@@ -233,7 +216,7 @@ impl Texts {
                 "SELECT pg_backend_pid()::bigint, 0::bigint, pg_try_advisory_lock{shared}({key})::int::bigint"
             );
         }
-        format!("{less}EXECUTE tenure_lock_{}({key})", request.mode)
+        format!("EXECUTE tenure_lock_{}({key})", request.mode)
     }
 
     /// PostgreSQL: what is sent along with [`Self::lock`], where the session that has the lock may count, so that both are one message: the
@@ -448,7 +431,7 @@ fn row_of_postgres(t: &str, shared: bool, name: &str) -> String {
 }
 
 fn tries(request: &AcquireRequest) -> bool {
-    matches!(request.wait, WaitUntil::Try)
+    !request.waits
 }
 
 /// An instant of PostgreSQL, in microseconds.

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_table::{GrantId, LockName, Value};
+use tenure_table::{GrantId, Value};
 
 use super::book::{Answer, Ask, Book, PLACE_KEPT};
 use super::change::Change;
 use super::{MARGIN, TableEngine, milliseconds, term, token};
 use crate::clock::BootTime;
-use crate::engine::{AcquireRequest, Granted, WaitUntil};
+use crate::engine::{AcquireRequest, Grant, Granted, Withdrawn};
 use crate::engines::sql::connection::Arg;
 use crate::engines::sql::fault::{Fault, What};
-use crate::engines::waiting::Waiter;
 use crate::error::AcquireError;
 use crate::random;
 use crate::sql::Dialect;
@@ -24,20 +23,11 @@ const OTHERS_LOOK: Duration = Duration::from_secs(3);
 /// How often the first in line looks while the client hears no messages; each other waiter as much less often as it stands further behind.
 const UNHEARD_LOOKS: Duration = Duration::from_millis(200);
 
-/// How long to wait before asking again one who did not answer.
-const SILENT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a waiter pauses when others of the same client kept its request from the database.
+const FULL_PAUSE: Duration = Duration::from_millis(100);
 
-/// After that long, and then again, what may have been under way on a connection that broke has arrived.
-const ARRIVED_AFTER: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(15)];
-
-/// What has been done for a request so far.
-struct Attempt {
-    waiter: Option<Waiter<()>>,
-    /// Whether a request was sent whose answer did not come.
-    unknown: bool,
-    /// Whether the database answered when it was last asked.
-    answered: bool,
-}
+/// The limit of the list of unanswered requests. Requests beyond it are left to their leases if they arrive late.
+const MOST_UNANSWERED: usize = 10_000;
 
 impl TableEngine {
     /// Takes the lock if it is free, nobody waits, and it has no value: one statement.
@@ -63,52 +53,27 @@ impl TableEngine {
 
     pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
         let details = self.ourselves.details(&request, self.context.clock.wall(), None).to_string();
-        let mut unknown = false;
         if !request.reenter && !self.ear.anybody_waits_for(&request.name) {
             let sent_at = self.now();
             match self.take(&request, &details).await {
-                Ok(Some(token)) => return Ok(granted(&request, sent_at, token, Value::default())),
-                Ok(None) => {}
-                // It may still arrive, also when what is granted now is long released.
-                Err(fault) => unknown = fault.what == What::NoAnswer,
+                Ok(Some(token)) => return Ok(self.granted(&request, sent_at, token, Value::default())),
+                // It is asked for again, and finds what may have been done.
+                Err(fault) if fault.what == What::NoAnswer => self.note_unanswered(request.grant),
+                Ok(None) | Err(_) => {}
             }
         }
-        Box::pin(self.wait_from(request, details, unknown)).await
+        Box::pin(self.wait_from(request, details)).await
     }
 
     async fn wait_from(
         self: &Arc<Self>,
         request: AcquireRequest,
         details: String,
-        unknown: bool,
     ) -> Result<Granted, AcquireError> {
-        let mut attempt = Attempt { waiter: None, unknown, answered: true };
-        let answer = self.wait_with(&request, &details, &mut attempt).await;
-        if answer.is_err() {
-            self.undo(attempt, &request).await;
-        } else if attempt.unknown {
-            self.doubtful().insert(request.grant);
-        }
-        answer
-    }
-
-    async fn wait_with(
-        &self,
-        request: &AcquireRequest,
-        details: &str,
-        attempt: &mut Attempt,
-    ) -> Result<Granted, AcquireError> {
-        let mut silent_since: Option<BootTime> = None;
         // How many stood before this one when it last asked.
         let mut place = 0;
-        let waits = !matches!(request.wait, WaitUntil::Try);
-        loop {
-            if request.cancel.is_cancelled() {
-                return Err(request.not_got());
-            }
-            if waits && attempt.waiter.is_none() {
-                attempt.waiter = Some(self.ear.register(request.grant, &request.name));
-            }
+        let waiter = request.waits.then(|| self.ear.register(request.grant, &request.name));
+        while !request.cancel.is_cancelled() {
             let (sent_at, client) = (self.now(), self.ear.client());
             let ask = Ask {
                 grant: request.grant,
@@ -116,19 +81,18 @@ impl TableEngine {
                 mode: request.mode,
                 reenter: request.reenter,
                 ttl: milliseconds(request.ttl),
-                details,
-                client: waits.then_some(&*client),
+                details: &details,
+                client: request.waits.then_some(&*client),
             };
-            let asked = self.ask(request, &ask, place).await;
-            attempt.answered = asked.is_ok();
-            let pause = match asked {
-                Ok((Answer::Granted { token }, value)) => return Ok(granted(request, sent_at, token, value)),
+            let pause = match self.ask(&request, &ask, place).await {
+                Ok((Answer::Granted { token }, value)) => {
+                    return Ok(self.granted(&request, sent_at, token, value));
+                }
                 Ok((Answer::Held(held), _)) => {
                     let (name, asked) = (request.name.clone(), request.mode);
                     return Err(AcquireError::NotCovered { name, held, asked });
                 }
                 Ok((Answer::Busy { expires_in, before }, _)) => {
-                    silent_since = None;
                     place = before;
                     let mut look = if before > 0 { OTHERS_LOOK } else { FIRST_LOOKS };
                     if client.is_empty() {
@@ -140,36 +104,45 @@ impl TableEngine {
                     expires_in.filter(|_| before == 0).map_or(look, |left| look.min(left + MARGIN))
                 }
                 // Others of this client are before it, and the database is none the worse for it.
-                Err(fault) if fault.what == What::Full && !request.wait.is_over(self.now()) => SILENT_PAUSE,
+                Err(fault) if request.waits && matches!(fault.what, What::Full | What::LockTimeout) => {
+                    FULL_PAUSE
+                }
                 Err(fault) => {
-                    attempt.unknown |= fault.what == What::NoAnswer;
-                    // A wait outlasts a restart of the database, but not a longer silence.
-                    let since = *silent_since.get_or_insert(sent_at);
-                    let silence = fault.what.is_silence() || fault.what == What::LockTimeout;
-                    let goes_on = silence && self.now().since(since) < self.link.limit();
-                    if !goes_on || request.wait.is_over(self.now()) {
-                        return Err(fault.into());
+                    if fault.what == What::NoAnswer {
+                        self.note_unanswered(request.grant);
                     }
-                    SILENT_PAUSE
+                    return Err(fault.into());
                 }
             };
-            if request.wait.is_over(self.now()) {
-                return Err(request.not_got());
-            }
-            let look_again = request.wait.or_at(self.now() + pause);
-            let woken = async {
-                match &attempt.waiter {
-                    Some(waiter) => waiter.woken().await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = request.cancel.cancelled() => return Err(request.not_got()),
+            let Some(waiter) = &waiter else { break };
+            let look_again = self.now() + pause;
+            if request.woken_before(&*self.context.clock, look_again, waiter.woken()).await?.is_some() {
                 // It may be its turn, or its client may have another name by now.
-                () = woken => place = 0,
-                () = self.context.clock.sleep_until(look_again) => {}
+                place = 0;
             }
         }
+        Err(request.not_granted())
+    }
+
+    fn granted(&self, request: &AcquireRequest, sent_at: BootTime, number: i64, value: Value) -> Granted {
+        let repeated = self.unanswered().contains(&request.grant);
+        let granted = Granted::new(Some(token(number)), term(sent_at, request.ttl)).with_value(value);
+        granted.repeated_if(repeated)
+    }
+
+    /// Notes a request that was sent and not answered: it may still arrive.
+    fn note_unanswered(&self, grant: GrantId) {
+        let mut unanswered = self.unanswered();
+        if unanswered.len() < MOST_UNANSWERED {
+            unanswered.insert(grant);
+        }
+    }
+
+    /// Leaves the queue, and gives back what may have been granted without our having heard of it.
+    pub(super) async fn withdraw_request(&self, grant: &Grant) -> Result<Withdrawn, Fault> {
+        self.let_go(&grant.name, grant.id).await?;
+        let unanswered = self.unanswered().remove(&grant.id);
+        Ok(if unanswered { Withdrawn::ForNow } else { Withdrawn::ForGood })
     }
 
     /// Asks for the lock: by a look alone where that is enough, since whoever changes something keeps all others from it.
@@ -196,62 +169,16 @@ impl TableEngine {
         {
             return Ok((busy, Value::default()));
         }
-        let change = |book: &mut Book, _| (book.acquire(ask), book.shown_value());
-        self.link.with(Change { engine: self, name, asks: Some(request.grant), how: change }).await
+        let mut repeated = false;
+        let change = |book: &mut Book, again| {
+            repeated |= again;
+            (book.acquire(ask), book.shown_value())
+        };
+        let answer =
+            self.link.with(Change { engine: self, name, asks: Some(request.grant), how: change }).await;
+        if repeated {
+            self.note_unanswered(request.grant);
+        }
+        answer
     }
-
-    /// Leaves the queue, and gives back what may have been granted without our having heard of it.
-    async fn undo(self: &Arc<Self>, attempt: Attempt, request: &AcquireRequest) {
-        if attempt.waiter.is_none() && !attempt.unknown {
-            return;
-        }
-        // If the database answers, or if nobody waits any more: now, so that nothing is left when this has ended.
-        let now = attempt.answered || request.cancel.is_cancelled();
-        let undone = now && self.let_go(&request.name, request.grant).await.is_ok();
-        if undone && !attempt.unknown {
-            return;
-        }
-        let (engine, name, grant) = (self.clone(), request.name.clone(), request.grant);
-        let (ttl, unknown) = (request.ttl.get(), attempt.unknown);
-        let undoing = async move { engine.go_on_undoing(&name, grant, ttl, undone, unknown).await };
-        self.undoing.spawn_on(undoing, &self.context.runtime);
-    }
-
-    /// As soon as the database can be reached. After the ttl there is nothing left to give back.
-    pub(super) async fn go_on_undoing(
-        &self,
-        name: &LockName,
-        grant: GrantId,
-        ttl: Duration,
-        undone: bool,
-        unknown: bool,
-    ) {
-        const FIRST_PAUSE: Duration = Duration::from_millis(50);
-        const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-        let clock = &self.context.clock;
-        let gone = clock.now() + self.link.limit() * 2 + ttl;
-        let mut pause = FIRST_PAUSE;
-        while !undone && self.let_go(name, grant).await.is_err() {
-            if clock.now() > gone || self.closing.is_cancelled() {
-                return;
-            }
-            clock.sleep_until(clock.now() + random::jittered(pause)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
-        if !unknown {
-            return;
-        }
-        // It may have overtaken the request.
-        for after in ARRIVED_AFTER {
-            tokio::select! {
-                () = self.closing.cancelled() => return,
-                () = clock.sleep_until(clock.now() + after) => {}
-            }
-            let _ = self.let_go(name, grant).await;
-        }
-    }
-}
-
-fn granted(request: &AcquireRequest, sent_at: BootTime, number: i64, value: Value) -> Granted {
-    Granted::new(Some(token(number)), term(sent_at, request.ttl)).with_value(value)
 }

@@ -17,7 +17,6 @@ use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use tenure_table::{FencingToken, GrantId, LockName, ModeSet, Value};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use self::book::{Book, Holder};
 use self::change::{Change, Look};
@@ -34,11 +33,13 @@ use super::tables::{end_of, ensure_tables};
 use super::whole_ms;
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
-use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start};
+use crate::engine::{
+    AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start, Withdrawn,
+};
 use crate::engines::details::{self, Ourselves};
 use crate::error::{
-    AcquireError, BreakError, InspectError, Lost, LostReason, ReleaseError, RememberError, RenewError,
-    ValueError,
+    AcquireError, BreakError, EngineError, InspectError, Lost, LostReason, ReleaseError, RememberError,
+    RenewError, ValueError,
 };
 use crate::info::{LockInfo, Member};
 use crate::lease::{Term, Ttl};
@@ -63,10 +64,8 @@ pub(super) struct TableEngine {
     ourselves: Ourselves,
     capabilities: Capabilities,
     context: EngineContext,
-    /// Grants of which a request may still be under way.
-    doubtful: Mutex<HashSet<GrantId>>,
-    /// What is undone in the background.
-    undoing: TaskTracker,
+    /// Grants of which a request was not answered, and may still arrive.
+    unanswered: Mutex<HashSet<GrantId>>,
     closing: CancellationToken,
 }
 
@@ -98,8 +97,7 @@ impl TableEngine {
             texts,
             ourselves: Ourselves::new(),
             capabilities,
-            doubtful: Mutex::default(),
-            undoing: TaskTracker::new(),
+            unanswered: Mutex::default(),
             closing: CancellationToken::new(),
             context,
         });
@@ -112,8 +110,8 @@ impl TableEngine {
         self.context.clock.now()
     }
 
-    fn doubtful(&self) -> MutexGuard<'_, HashSet<GrantId>> {
-        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unanswered(&self) -> MutexGuard<'_, HashSet<GrantId>> {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads what is written down of a lock, lets `change` change it, writes it, and wakes those whose turn it then is.
@@ -266,13 +264,12 @@ impl Engine for TableEngine {
     fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>> {
         Box::pin(async move {
             let freed = self.let_go(&grant.name, grant.id).await?;
-            if self.doubtful().remove(&grant.id) {
-                let (engine, name, ttl) = (self.clone(), grant.name.clone(), grant.ttl.get());
-                let again = async move { engine.go_on_undoing(&name, grant.id, ttl, true, true).await };
-                self.undoing.spawn_on(again, &self.context.runtime);
-            }
             if freed { Ok(()) } else { Err(ReleaseError::NotHeld(LostReason::Forgotten)) }
         })
+    }
+
+    fn withdraw(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Withdrawn, EngineError>> {
+        Box::pin(async move { self.withdraw_request(&grant).await.map_err(|fault| fault.error) })
     }
 
     fn set_value(self: Arc<Self>, grant: Grant, bytes: Bytes) -> BoxFuture<'static, Result<(), ValueError>> {
@@ -391,12 +388,6 @@ impl Engine for TableEngine {
         Box::pin(async move {
             self.ear.close();
             self.closing.cancel();
-            self.undoing.close();
-            let give_up = self.now() + self.link.limit();
-            tokio::select! {
-                () = self.undoing.wait() => {}
-                () = self.context.clock.sleep_until(give_up) => {}
-            }
             self.link.close().await;
         })
     }

@@ -15,16 +15,18 @@
 mod nodes;
 mod probe;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use tenure_table::GrantId;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::task::AbortOnDropHandle;
 use zookeeper_client::{Client, Connector, Error, StateWatcher};
 
-pub(super) use self::nodes::{Made, Node, Seen, is_simple, token, unexpected};
+use self::nodes::Request;
+pub(super) use self::nodes::{Node, Seen, is_simple, token, unexpected};
 use super::address::Address;
 use super::fault::Fault;
 use super::paths::Root;
@@ -60,6 +62,7 @@ pub(super) struct Link {
     /// How many nodes are being made.
     making: AtomicUsize,
     turns: Arc<Turns>,
+    requests: Mutex<HashMap<GrantId, Request>>,
     address: Address,
     context: EngineContext,
 }
@@ -158,6 +161,7 @@ impl Link {
             watched: AtomicUsize::new(0),
             making: AtomicUsize::new(0),
             turns: Arc::default(),
+            requests: Mutex::default(),
             touches: Mutex::new([Touch { sent, answered }].into()),
             address: address.clone(),
             context: context.clone(),
@@ -210,7 +214,7 @@ impl Link {
                 return;
             };
             for (grant, held) in link.session.overdue(clock.now()) {
-                link.context.runtime.spawn(link.clone().free_when_written(held, grant));
+                link.context.runtime.spawn(link.clone().put_out(held, grant));
             }
             if let Some(sessions) = sessions.upgrade() {
                 // Whoever drops the last of it ends it.

@@ -1,7 +1,9 @@
 //! The nodes that locks are made of: how they are made, looked at, found again and freed.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_table::{FencingToken, GrantId};
@@ -11,8 +13,8 @@ use super::{Counted, Link};
 use crate::engines::kept_value::KeptValue;
 use crate::engines::session::Held;
 use crate::engines::zookeeper::fault::{Fault, What, what};
-use crate::engines::zookeeper::look;
 use crate::engines::zookeeper::paths::{Children, SIMPLE, VALUE};
+use crate::engines::zookeeper::{Recipe, look};
 use crate::random;
 
 /// How long to wait before asking again on a connection that broke.
@@ -36,10 +38,63 @@ pub(in crate::engines::zookeeper) struct Seen {
     pub(in crate::engines::zookeeper) value: Option<KeptValue>,
 }
 
+/// What a request may have made that is not granted yet.
+#[derive(Clone, Debug, Default)]
+pub(in crate::engines::zookeeper) struct Request {
+    /// By the recipe `sequential`. If there is none, it may have been made or not.
+    node: Option<Node>,
+    /// The lock's value, as it may be marked by now.
+    mark: Option<KeptValue>,
+}
+
 /// What was made, and what was seen just after that; nothing, if the lock is taken.
 pub(in crate::engines::zookeeper) type Made = Result<Option<(Node, Option<Seen>)>, Error>;
 
 impl Link {
+    fn requests(&self) -> MutexGuard<'_, HashMap<GrantId, Request>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a node is about to be made for a request; with what is known of an earlier one for the same grant.
+    fn begin_request(&self, grant: GrantId) -> Option<Request> {
+        match self.requests().entry(grant) {
+            Entry::Occupied(earlier) => Some(earlier.get().clone()),
+            Entry::Vacant(new) => {
+                new.insert(Request::default());
+                None
+            }
+        }
+    }
+
+    fn note_made(&self, grant: GrantId, node: &Node) {
+        self.requests().entry(grant).or_default().node = Some(node.clone());
+    }
+
+    /// Notes that the lock's value may be marked by a request that is not granted yet.
+    pub(in crate::engines::zookeeper) fn may_be_marked(&self, grant: GrantId, mark: KeptValue) {
+        self.requests().entry(grant).or_default().mark = Some(mark);
+    }
+
+    /// Notes that it is not known whether what stands for a grant was freed.
+    pub(in crate::engines::zookeeper) fn may_be_freed(&self, grant: GrantId) {
+        self.requests().entry(grant).or_default();
+    }
+
+    /// Whether a request for this grant may have left something in this session.
+    pub(in crate::engines::zookeeper) fn has_request(&self, grant: GrantId) -> bool {
+        self.requests().contains_key(&grant)
+    }
+
+    pub(in crate::engines::zookeeper) fn forget_request(&self, grant: GrantId) {
+        self.requests().remove(&grant);
+    }
+
+    /// Nothing is left of a grant.
+    pub(in crate::engines::zookeeper) fn forget(&self, grant: GrantId) {
+        self.session.forget(grant);
+        self.forget_request(grant);
+    }
+
     /// Looks at a lock: who is there, and the value.
     pub(in crate::engines::zookeeper) async fn see(&self, lock: &str) -> Result<Seen, Fault> {
         let children = match self.client.list_children(lock).await {
@@ -109,74 +164,122 @@ impl Link {
         }
     }
 
-    /// Makes an entry in the queue of a lock, or finds the one that was made if the answer was lost. Goes on until that is known, at the
-    /// latest with the end of the session. And [looks](Self::and_look) at the lock just after that.
+    /// Makes an entry in the queue of a lock, or finds the one that this grant has. Goes on until that is known, at the latest with the end of
+    /// the session. And [looks](Self::and_look) at the lock just after that.
     pub(in crate::engines::zookeeper) async fn enter(
-        self: Arc<Self>,
-        lock: String,
-        entry: String,
-        data: String,
-        given_up: Arc<AtomicBool>,
-    ) -> Made {
+        &self,
+        lock: &str,
+        entry: &str,
+        grant: GrantId,
+        data: &str,
+    ) -> Result<(Node, Option<Seen>), Error> {
         let path = format!("{lock}/{entry}");
         let ephemeral = CreateMode::EphemeralSequential.with_acls(self.address.acls());
-        while !given_up.load(Ordering::Relaxed) {
+        let mut may_be_made = match self.begin_request(grant) {
+            Some(Request { node: Some(node), .. }) => return Ok((node, None)),
+            Some(Request { node: None, .. }) => true,
+            None => false,
+        };
+        loop {
+            if may_be_made && let Some(found) = self.find(lock, entry).await? {
+                self.note_made(grant, &found);
+                return Ok((found, None));
+            }
+            let sent_at = self.context.clock.now();
             let making = self.client.create(&path, data.as_bytes(), &ephemeral);
-            let (made, seen) = self.and_look(making, &lock).await;
-            match made {
+            let (made, seen) = self.and_look(making, lock).await;
+            may_be_made = match made {
                 Ok((stat, sequence)) => {
+                    self.proven(sent_at);
                     let node = Node { path: format!("{path}{sequence}"), token: token(&stat) };
-                    return Ok(Some((node, seen.ok())));
+                    self.note_made(grant, &node);
+                    return Ok((node, seen.ok()));
                 }
-                Err(Error::NoNode) => self.make_parents(&lock).await?,
+                Err(Error::NoNode) => {
+                    self.make_parents(lock).await?;
+                    false
+                }
                 Err(error) if what(&error) == What::AnswerLost => {
-                    if let Some(found) = self.find(&lock, &entry).await? {
-                        return Ok(Some((found, None)));
-                    }
                     self.pause().await;
+                    true
                 }
                 Err(error) => return Err(error),
-            }
+            };
         }
-        Ok(None)
     }
 
-    /// Takes a lock by the recipe `simple`, or finds that it is taken, in the same way.
+    /// Takes a lock by the recipe `simple`, or finds that it is taken, in the same way: by this grant or by another one.
     pub(in crate::engines::zookeeper) async fn take(
-        self: Arc<Self>,
-        lock: String,
+        &self,
+        lock: &str,
         grant: GrantId,
-        data: String,
+        data: &str,
         was_busy: bool,
-        given_up: Arc<AtomicBool>,
     ) -> Made {
         let path = format!("{lock}/{SIMPLE}");
         let ephemeral = CreateMode::Ephemeral.with_acls(self.address.acls());
-        while !given_up.load(Ordering::Relaxed) {
+        let mut may_be_made = self.begin_request(grant).is_some();
+        loop {
+            if may_be_made && let Some(token) = self.is_taken_by(&path, grant).await? {
+                return Ok(Some((Node { path, token }, None)));
+            }
+            let sent_at = self.context.clock.now();
             let making = self.client.create(&path, data.as_bytes(), &ephemeral);
             let (made, seen) = if was_busy {
                 // All but one of those who were woken would look in vain.
                 (making.await, Err(Fault::Said(Error::NodeExists)))
             } else {
-                self.and_look(making, &lock).await
+                self.and_look(making, lock).await
             };
-            match made {
+            may_be_made = match made {
                 Ok((stat, _)) => {
+                    self.proven(sent_at);
                     let node = Node { path, token: token(&stat) };
                     return Ok(Some((node, seen.ok())));
                 }
-                Err(Error::NodeExists) => return Ok(None),
-                Err(Error::NoNode) => self.make_parents(&lock).await?,
+                Err(Error::NodeExists) => {
+                    self.proven(sent_at);
+                    self.forget_request(grant);
+                    return Ok(None);
+                }
+                Err(Error::NoNode) => {
+                    self.make_parents(lock).await?;
+                    false
+                }
                 Err(error) if what(&error) == What::AnswerLost => {
-                    if let Some(token) = self.is_taken_by(&path, grant).await? {
-                        return Ok(Some((Node { path, token }, None)));
-                    }
                     self.pause().await;
+                    true
                 }
                 Err(error) => return Err(error),
+            };
+        }
+    }
+
+    /// Leaves nothing of a request in this session. The node by the recipe `simple` is called as that of the next holder, so it is looked at
+    /// first. Requests of a session are done in their order: what was sent before is done by then.
+    pub(in crate::engines::zookeeper) async fn withdraw(
+        &self,
+        lock: &str,
+        entry: &str,
+        grant: GrantId,
+    ) -> Result<(), Fault> {
+        let Some(Request { node, mark }) = self.requests().get(&grant).cloned() else { return Ok(()) };
+        let simple = format!("{lock}/{SIMPLE}");
+        let node = match node {
+            Some(node) => Some(node.path),
+            None if self.address.recipe == Recipe::Simple => {
+                self.is_taken_by(&simple, grant).await?.map(|_| simple)
+            }
+            None => self.find(lock, entry).await?.map(|node| node.path),
+        };
+        if let Some(node) = node {
+            match self.free(&node, mark.map(KeptValue::unmarked).as_ref()).await {
+                Err(fault) if fault.is(&Error::NoNode) => {}
+                freed => freed?,
             }
         }
-        Ok(None)
+        self.forget_request(grant);
+        Ok(())
     }
 
     /// What became of a node that is being made, and what is seen of its lock just after that.
@@ -203,7 +306,11 @@ impl Link {
 
     /// The token of a lock that is taken by the recipe `simple`, if it is by this grant. What was asked for before is done by then, as in
     /// [`find`](Self::find).
-    async fn is_taken_by(&self, path: &str, grant: GrantId) -> Result<Option<FencingToken>, Error> {
+    pub(in crate::engines::zookeeper) async fn is_taken_by(
+        &self,
+        path: &str,
+        grant: GrantId,
+    ) -> Result<Option<FencingToken>, Error> {
         loop {
             let looking = async {
                 self.client.sync(path).await?;
@@ -304,27 +411,19 @@ impl Link {
         }
     }
 
-    /// Frees what stands for a grant, however long that takes, and whatever was tried before; at the latest it goes with the session.
-    pub(in crate::engines::zookeeper) async fn free_for_sure(self: Arc<Self>, node: String, grant: GrantId) {
+    /// Frees what stands for a grant that was not renewed, however long that takes; at the latest it goes with the session.
+    pub(super) async fn put_out(self: Arc<Self>, held: Held, grant: GrantId) {
+        // It may be about to write.
+        let _written = held.writing.lock().await;
         loop {
-            if is_simple(&node) && !matches!(self.is_taken_by(&node, grant).await, Ok(Some(_))) {
+            if is_simple(&held.node) && !matches!(self.is_taken_by(&held.node, grant).await, Ok(Some(_))) {
                 return;
             }
-            match self.free(&node, None).await {
+            match self.free(&held.node, None).await {
                 Err(fault) if fault.what() == What::AnswerLost => self.pause().await,
                 _ => return,
             }
         }
-    }
-
-    /// The same of a grant that may be about to write.
-    pub(in crate::engines::zookeeper) async fn free_when_written(
-        self: Arc<Self>,
-        held: Held,
-        grant: GrantId,
-    ) {
-        let _written = held.writing.lock().await;
-        self.free_for_sure(held.node.clone(), grant).await;
     }
 
     /// Takes away the node of a lock if it is empty, where the server does not do so by itself. Nobody waits for it.

@@ -1,0 +1,117 @@
+//! How a grant or a place in the queue is given up, also if it is not known whether it was ever taken.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_table::GrantId;
+
+use super::api::{Compare, Delete, Put, Step, Txn};
+use super::fault::{Fault, What};
+use super::keys;
+use super::lease::{Keeper, Lease};
+use super::link::{Answer, Link};
+use crate::engines::kept_value::KeptValue;
+use crate::engines::session::HasSession;
+use crate::wait::Backoff;
+
+/// The pauses between two tries: ever longer ones.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// After so long, a request that was given up does not arrive any more.
+const ARRIVED_AFTER: Duration = Duration::from_mins(5);
+
+/// A lock's value as it is left by one who lets go: the key, and what it holds.
+pub(super) type Left = (String, KeptValue);
+
+/// Deletes a key and leaves the value in one step, if that key is there.
+fn leaving(key: &str, value: Option<&Left>, gone: Option<(&str, i64)>) -> Txn {
+    let mut always: Vec<Step> = Vec::new();
+    if let Some((gone, lease)) = gone {
+        always.push(Put::new(gone, Vec::new()).under(lease).into());
+    }
+    let mut steps = always.clone();
+    steps.push(Delete::key(key).into());
+    if let Some((at, kept)) = value {
+        let left = kept.clone().unmarked();
+        steps.push(if left == KeptValue::default() {
+            Delete::key(at.as_str()).into()
+        } else {
+            Put::new(at.as_str(), left.text()).into()
+        });
+    }
+    Txn::new().when([Compare::exists(key)]).and_then(steps).or_else(always)
+}
+
+/// Deletes a key, and leaves the value; whether it was there. One that was sent a second time and finds nothing has done it the first time.
+pub(super) async fn leave(
+    link: &Link,
+    key: &str,
+    value: Option<&Left>,
+    gone: Option<(&str, i64)>,
+) -> Result<bool, Fault> {
+    let left = if value.is_none() && gone.is_none() {
+        link.delete(key).await
+    } else {
+        let left = link.txn(leaving(key, value, gone)).await;
+        match left.map(|Answer { answer, repeated }| Answer { answer: answer.succeeded, repeated }) {
+            // There is no room to write anything. The lock is freed all the same.
+            Err(fault) if fault.what == What::Full => link.delete(key).await,
+            left => left,
+        }
+    };
+    match left {
+        Ok(Answer { answer, repeated }) => Ok(answer || repeated),
+        // What stood under it is gone.
+        Err(fault) if fault.what == What::LeaseGone => Ok(false),
+        Err(fault) => Err(fault),
+    }
+}
+
+impl Keeper {
+    /// Frees what stands for a grant, however long that takes. When the client is closed, the lease ends and takes everything along.
+    pub(super) async fn free(self: Arc<Self>, lease: Arc<Lease>, grant: GrantId, key: String) {
+        let freeing = async {
+            let clock = &self.context.clock;
+            let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+            // What stood under a lease that has ended is gone.
+            while !lease.session().ended().is_cancelled()
+                && self.leave(&lease, grant, &key, None).await.is_err()
+            {
+                clock.sleep_until(pauses.next(clock.now())).await;
+            }
+        };
+        self.closing.run_until_cancelled(freeing).await;
+    }
+
+    /// Deletes a grant's key, and leaves the value; whether it was there. A request for it that still arrives has no effect.
+    pub(super) async fn leave(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        grant: GrantId,
+        key: &str,
+        value: Option<&Left>,
+    ) -> Result<bool, Fault> {
+        let gone = lease.is_arriving(grant).then(|| keys::gone(&self.prefix, grant));
+        let left = leave(&self.link, key, value, gone.as_deref().map(|gone| (gone, lease.id))).await?;
+        lease.settle(grant);
+        if let Some(gone) = gone {
+            let forgetting = self.clone().forget(lease.clone(), gone);
+            self.undoing.spawn_on(forgetting, &self.context.runtime);
+        }
+        Ok(left)
+    }
+
+    /// What says that a request was given up is not kept for ever.
+    async fn forget(self: Arc<Self>, lease: Arc<Lease>, gone: String) {
+        let clock = &self.context.clock;
+        tokio::select! {
+            () = self.closing.cancelled() => return,
+            () = lease.session().ended().cancelled() => return,
+            () = clock.sleep_until(clock.now() + ARRIVED_AFTER) => {}
+        }
+        if let Err(fault) = self.link.delete(&gone).await {
+            tracing::debug!(error = %fault.error, "a key stays until its lease ends");
+        }
+    }
+}
