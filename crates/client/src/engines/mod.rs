@@ -32,6 +32,8 @@ pub mod file;
 mod kept_value;
 #[cfg(feature = "memory")]
 pub mod memory;
+#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
+mod notifications;
 #[cfg(any(feature = "zookeeper", feature = "etcd"))]
 mod queue;
 #[cfg(feature = "redis")]
@@ -44,8 +46,6 @@ mod session;
 mod sql;
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "etcd"))]
 mod stranger;
-#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
-mod waiting;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 

@@ -85,7 +85,7 @@ impl Database for MariaDb {
         // What they do, and not the views of InnoDB: those are not made anew for whoever looks again and again.
         lines(&self.sql(
             "SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND IN ('Query', 'Execute') AND ID <> CONNECTION_ID() \
-             AND (INFO LIKE '%GET_LOCK(%' OR INFO LIKE '%FOR UPDATE%' OR COMMAND = 'Execute') AND INFO NOT LIKE '%tenure_ear_%' \
+             AND (INFO LIKE '%GET_LOCK(%' OR INFO LIKE '%FOR UPDATE%' OR COMMAND = 'Execute') AND INFO NOT LIKE '%tenure_listener_%' \
              AND INFO NOT LIKE '%@tenure_mark%'",
         ))
     }
@@ -101,7 +101,7 @@ impl Database for MariaDb {
     fn ears(&self) -> Vec<String> {
         lines(&self.sql(
             "SELECT ID FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID() \
-             AND (INFO LIKE '%SLEEP(%' OR INFO LIKE '%GET_LOCK(''tenure_ear_%')",
+             AND (INFO LIKE '%SLEEP(%' OR INFO LIKE '%GET_LOCK(''tenure_listener_%')",
         ))
     }
 

@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 use redis::Value as Answer;
 use tenure_table::{FencingToken, Mode, Value};
 
+use super::channel::Channel;
 use super::fault::{Fault, What};
 use super::handed::{self, WakeMessage};
 use super::link::{Answered, Request};
@@ -20,7 +21,7 @@ use super::way::Way;
 use super::{RedisEngine, milliseconds, scripts, term};
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Grant, Granted};
-use crate::engines::waiting::Waiter;
+use crate::engines::notifications::Waiter;
 use crate::error::AcquireError;
 use crate::random;
 
@@ -70,7 +71,7 @@ impl RedisEngine {
     ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
         Box::pin(async move {
             let key = self.key(&request.name)?;
-            let place = if request.waits && self.wakeups.anybody_waits_for(&request.name) {
+            let place = if request.waits && self.listener.has_waiter(&request.name) {
                 Place::Kept
             } else if self.is_plain(&request) {
                 match self.take(&request, &key).await? {
@@ -95,16 +96,18 @@ impl RedisEngine {
         details: String,
     ) -> Result<Granted, AcquireError> {
         let mut poll = SHORTEST_POLL;
-        let mut waiter: Option<Waiter<WakeMessage>> = None;
+        let mut waiter: Option<Waiter<Channel>> = None;
         loop {
             if place == Place::Kept {
                 let (grant, name) = (request.grant, &request.name);
-                waiter.get_or_insert_with(|| self.wakeups.register(grant, name));
-                // It would not hear whose turn it is.
-                place = if self.wakeups.is_open() { Place::Kept } else { Place::Deaf };
+                waiter.get_or_insert_with(|| self.listener.register(grant, name));
+            }
+            let client = self.listener.client();
+            if place == Place::Kept && client.is_empty() {
+                place = Place::Deaf;
             }
             let sent_at = self.now();
-            let script = self.call(&request, &key, &details, place, sent_at);
+            let script = self.call(&request, &key, &details, (place, &client), sent_at);
             let busy = match self.ask(&request, &script).await? {
                 Said::Granted(token, value) => {
                     let granted = granted(&request, sent_at, token, value);
@@ -181,7 +184,7 @@ impl RedisEngine {
         request: &AcquireRequest,
         key: &str,
         details: &str,
-        place: Place,
+        (place, client): (Place, &str),
         sent_at: BootTime,
     ) -> Call {
         let AcquireRequest { grant, owner, mode, reenter, .. } = request;
@@ -194,7 +197,7 @@ impl RedisEngine {
             Place::None if is_usual => format!("{grant} {owner}"),
             Place::None if !waits => format!("{who} -"),
             Place::None | Place::Deaf => format!("{who} ?"),
-            Place::Kept => format!("{who} {} {}", self.wakeups.client(), handed::offer(request, sent_at)),
+            Place::Kept => format!("{who} {client} {}", handed::offer(request, sent_at)),
         };
         let mut script = Call::new(&scripts::ACQUIRE, key);
         script.arg(who).arg(milliseconds(request.ttl)).arg(details);
@@ -205,13 +208,14 @@ impl RedisEngine {
     pub(super) async fn let_go(&self, key: &str, grant: &Grant) -> Result<bool, Fault> {
         let way = self.link.present_way();
         let mut script = scripts::release(key, grant.id);
-        if self.wakeups.anybody_waits_for(&grant.name) {
-            script.arg(self.wakeups.client());
+        let client = self.listener.client();
+        if !client.is_empty() && self.listener.has_waiter(&grant.name) {
+            script.arg(&*client);
         }
         let asking = pin!(self.link.ask(&way, Request::Script(&script)));
         match self.link.within(self.limit, asking).await {
             Ok(Answered { answer: Answer::BulkString(message), .. }) => {
-                self.wakeups.wake(&message);
+                self.listener.wake_by(&message);
                 Ok(true)
             }
             // One that was sent a second time and finds nothing has done it the first time.

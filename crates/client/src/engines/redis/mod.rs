@@ -15,6 +15,7 @@
 
 mod acquire;
 pub(in crate::engines) mod address;
+mod channel;
 pub(in crate::engines) mod entry;
 pub(in crate::engines) mod fault;
 mod handed;
@@ -22,7 +23,6 @@ pub(in crate::engines) mod link;
 pub(in crate::engines) mod look;
 pub(in crate::engines) mod scripts;
 mod take;
-mod wakeups;
 pub(in crate::engines) mod way;
 mod withdraw;
 
@@ -35,11 +35,11 @@ use redis::Value as Answer;
 use tenure_table::{FencingToken, LockName, Mode, ModeSet};
 
 use self::address::{Address, Form, OWN_KEYS};
+use self::channel::Channel;
 use self::entry::Held;
 use self::fault::What;
 use self::link::{Link, Repeat};
 use self::scripts::Call;
-use self::wakeups::Wakeups;
 use self::withdraw::Unanswered;
 
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
@@ -48,6 +48,7 @@ use crate::engine::{
     AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start, Withdrawn,
 };
 use crate::engines::details::Ourselves;
+use crate::engines::notifications::NotificationListener;
 use crate::engines::stranger::ASK_ANOTHER;
 use crate::error::{
     AcquireError, BreakError, ConnectError, EngineError, InspectError, Lost, LostReason, ReleaseError,
@@ -67,7 +68,7 @@ pub(crate) struct RedisEngine {
     ourselves: Ourselves,
     capabilities: Capabilities,
     context: EngineContext,
-    wakeups: Arc<Wakeups>,
+    listener: Arc<NotificationListener<Channel>>,
     unanswered: Unanswered,
 }
 
@@ -117,10 +118,10 @@ impl RedisEngine {
             reach: Reach::Network,
             ..Capabilities::minimal("redis", if address.fair { "fair" } else { "set-nx" })
         };
-        let wakeups = Wakeups::new(link.clone(), limit, context.clone());
+        let listener = NotificationListener::new(Channel::new(link.clone(), limit), context.clone());
         Ok(Arc::new(Self {
             unanswered: Unanswered::default(),
-            wakeups,
+            listener,
             address,
             link,
             limit,
@@ -327,7 +328,7 @@ impl Engine for RedisEngine {
 
     fn close(self: Arc<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            self.wakeups.close();
+            self.listener.close();
             self.link.close();
         })
     }

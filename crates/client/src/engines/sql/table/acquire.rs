@@ -53,7 +53,7 @@ impl TableEngine {
 
     pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
         let details = self.ourselves.details(&request, self.context.clock.wall(), None).to_string();
-        if !request.reenter && !self.ear.anybody_waits_for(&request.name) {
+        if !request.reenter && !self.listener.has_waiter(&request.name) {
             let sent_at = self.now();
             match self.take(&request, &details).await {
                 Ok(Some(token)) => return Ok(self.granted(&request, sent_at, token, Value::default())),
@@ -72,9 +72,9 @@ impl TableEngine {
     ) -> Result<Granted, AcquireError> {
         // How many stood before this one when it last asked.
         let mut place = 0;
-        let waiter = request.waits.then(|| self.ear.register(request.grant, &request.name));
+        let waiter = request.waits.then(|| self.listener.register(request.grant, &request.name));
         while !request.cancel.is_cancelled() {
-            let (sent_at, client) = (self.now(), self.ear.client());
+            let (sent_at, client) = (self.now(), self.listener.client());
             let ask = Ask {
                 grant: request.grant,
                 owner: request.owner,

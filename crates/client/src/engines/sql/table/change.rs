@@ -43,7 +43,7 @@ impl<T: Send, F: FnMut(&mut Book, bool) -> T + Send> Work for Change<'_, F> {
         }
         let written = connection.batch(engine.texts.write(name, state, &was, &book, &called)).await?;
         for (_, grant) in called.iter().filter(|(client, _)| client.is_empty()) {
-            engine.ear.ring(*grant);
+            engine.listener.wake(*grant, ());
         }
         if engine.address.dialect == Dialect::MySql && !called.is_empty() {
             // It is done, whoever hears of it: those who wait also look by themselves.

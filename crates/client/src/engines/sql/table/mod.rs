@@ -6,7 +6,7 @@
 mod acquire;
 mod book;
 mod change;
-mod ear;
+mod listen;
 mod texts;
 
 use std::collections::HashSet;
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::book::{Book, Holder};
 use self::change::{Change, Look};
-use self::ear::Ear;
+use self::listen::Database;
 use self::texts::Texts;
 pub(super) use self::texts::tables;
 
@@ -37,6 +37,7 @@ use crate::engine::{
     AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start, Withdrawn,
 };
 use crate::engines::details::{self, Ourselves};
+use crate::engines::notifications::NotificationListener;
 use crate::error::{
     AcquireError, BreakError, EngineError, InspectError, Lost, LostReason, ReleaseError, RememberError,
     RenewError, ValueError,
@@ -60,7 +61,7 @@ pub(super) struct TableEngine {
     address: Address,
     link: Arc<Link>,
     texts: Texts,
-    ear: Arc<Ear>,
+    listener: Arc<NotificationListener<Database>>,
     ourselves: Ourselves,
     capabilities: Capabilities,
     context: EngineContext,
@@ -91,7 +92,7 @@ impl TableEngine {
             ..Capabilities::minimal(address.dialect.engine(), "table")
         };
         let engine = Arc::new(Self {
-            ear: Ear::new(link.clone(), &address.table, context.clone()),
+            listener: NotificationListener::new(Database::new(link.clone(), &address.table), context.clone()),
             address,
             link,
             texts,
@@ -137,7 +138,7 @@ impl TableEngine {
         let (bytes, id) = (name.as_str().as_bytes(), grant.as_u128().to_be_bytes());
         let mut repeated = false;
         // Where others wait, it is not alone.
-        if !self.ear.anybody_waits_for(name) {
+        if !self.listener.has_waiter(name) {
             let args = [Arg::Bytes(bytes), Arg::Bytes(&id)];
             let (alone, again) = self.link.run(&self.texts.give_back, &args).await?;
             if alone.rows == 1 {
@@ -386,7 +387,7 @@ impl Engine for TableEngine {
 
     fn close(self: Arc<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            self.ear.close();
+            self.listener.close();
             self.closing.cancel();
             self.link.close().await;
         })

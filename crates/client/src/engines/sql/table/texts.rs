@@ -187,11 +187,11 @@ impl Texts {
         }
         sql.push_str("COMMIT");
         if self.dialect == Dialect::MySql {
-            let mut ears: Vec<i64> = called.iter().filter_map(|(client, _)| client.parse().ok()).collect();
-            ears.sort_unstable();
-            ears.dedup();
-            for ear in ears {
-                let _ = write!(sql, "; SELECT CAST(IS_USED_LOCK('tenure_ear_{ear}') AS SIGNED)");
+            let mut clients: Vec<i64> = called.iter().filter_map(|(client, _)| client.parse().ok()).collect();
+            clients.sort_unstable();
+            clients.dedup();
+            for client in clients {
+                let _ = write!(sql, "; SELECT CAST(IS_USED_LOCK('tenure_listener_{client}') AS SIGNED)");
             }
         }
         sql

@@ -3,12 +3,17 @@
 use sqlx::Error;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 
-use super::{Ear, QUIET, in_time};
+use super::{Database, QUIET, in_time};
+use crate::engines::notifications::NotificationListener;
 use crate::random;
 
-impl Ear {
-    /// Hears what is said on a channel of its own, until the connection ends.
-    pub(super) async fn hear_postgres(&self, options: PgConnectOptions) -> Result<(), Error> {
+impl Database {
+    /// Listens to a channel of its own, until the connection ends.
+    pub(super) async fn listen_to_postgres(
+        &self,
+        options: PgConnectOptions,
+        waiters: &NotificationListener<Self>,
+    ) -> Result<(), Error> {
         // The pool hides why it cannot connect, and tries for long where the database is full.
         in_time(self.link.limit(), self.link.options().connect(self.link.limit())).await?.close().await;
         let channel = format!("tenure_{}", random::grant_id());
@@ -19,14 +24,12 @@ impl Ear {
         let mut listener = PgListener::connect_with(&pool).await?;
         listener.eager_reconnect(false);
         listener.listen(&channel).await?;
-        self.set_client(&channel);
-        // What was said meanwhile, nobody has heard.
-        self.waiting.wake_all();
+        waiters.opened(&channel);
         loop {
             match tokio::time::timeout(QUIET, listener.try_recv()).await {
                 Ok(Ok(Some(message))) => {
                     if let Ok(grant) = message.payload().parse() {
-                        self.waiting.ring(grant);
+                        waiters.wake(grant, ());
                     }
                 }
                 Ok(ended) => return ended.map(drop),

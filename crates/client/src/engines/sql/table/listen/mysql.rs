@@ -12,7 +12,8 @@ use sqlx::Error;
 use sqlx::mysql::MySqlDatabaseError;
 use tenure_table::GrantId;
 
-use super::{Ear, QUIET, in_time};
+use super::{Database, QUIET, in_time};
+use crate::engines::notifications::NotificationListener;
 use crate::engines::sql::connection::Connection;
 use crate::engines::sql::tables::id;
 
@@ -20,60 +21,65 @@ use crate::engines::sql::tables::id;
 const WAIT: u64 = 3;
 
 /// Gives a connection the named lock by which those who call know that it listens. Its number.
-const EARS: &str = "SELECT CAST(CONNECTION_ID() AS SIGNED), \
-                    CAST(GET_LOCK(CONCAT('tenure_ear_', CONNECTION_ID()), 0) AS SIGNED)";
+const NUMBERED: &str = "SELECT CAST(CONNECTION_ID() AS SIGNED), \
+                    CAST(GET_LOCK(CONCAT('tenure_listener_', CONNECTION_ID()), 0) AS SIGNED)";
 
 /// The calls that a client has heard, each with its ticket, and until when the caller waits for it.
-type Heard = BTreeSet<(i64, i64)>;
+type Calls = BTreeSet<(i64, i64)>;
 
-impl Ear {
-    /// Hears who is called, until a connection ends.
-    pub(super) async fn hear_mysql(&self) -> Result<(), Error> {
+impl Database {
+    /// Learns which waiters are called, until a connection ends.
+    pub(super) async fn listen_to_mysql(&self, waiters: &NotificationListener<Self>) -> Result<(), Error> {
         let limit = self.link.limit();
-        let (mut ear, client) = self.open_ear().await?;
-        let (mut quiet, quiet_number) = self.open_ear().await?;
-        self.set_client(&client.to_string());
-        self.waiting.wake_all();
-        let mut heard = Heard::new();
-        let mut pinged = self.context.clock.now();
+        let (mut listening, client) = self.open_listener().await?;
+        let (mut quiet, quiet_number) = self.open_listener().await?;
+        waiters.opened(&client.to_string());
+        let mut heard = Calls::new();
+        let mut pinged = waiters.clock().now();
         loop {
-            let listening = ear.batch(listen(&self.table, client, quiet_number, &heard));
-            match in_time(limit + Duration::from_secs(WAIT), listening).await {
+            let call = listening.batch(listen(&self.table, client, quiet_number, &heard));
+            match in_time(limit + Duration::from_secs(WAIT), call).await {
                 Err(error) if !was_stopped(&error) => return Err(error),
                 Ok(answers) if answers.iter().flatten().any(|row| row.maybe_int(0).ok() == Some(Some(1))) => {
                     return Err(Error::Io(std::io::ErrorKind::ConnectionAborted.into()));
                 }
                 _ => {}
             }
-            match in_time(limit, self.hear(&mut ear, client, &mut heard)).await {
+            match in_time(limit, self.wake_called(waiters, &mut listening, client, &mut heard)).await {
                 // It is not known who was called.
-                Err(error) if was_stopped(&error) => self.waiting.wake_all(),
+                Err(error) if was_stopped(&error) => waiters.wake_all(),
                 done => done?,
             }
-            if self.context.clock.now().since(pinged) > QUIET {
+            if waiters.clock().now().since(pinged) > QUIET {
                 in_time(limit, quiet.ping()).await?;
-                pinged = self.context.clock.now();
+                pinged = waiters.clock().now();
             }
         }
     }
 
     /// A connection that has the named lock of its number, and that number.
-    async fn open_ear(&self) -> Result<(Connection, i64), Error> {
+    async fn open_listener(&self) -> Result<(Connection, i64), Error> {
         let limit = self.link.limit();
         let mut connection = in_time(limit, self.link.options().connect(limit)).await?;
-        let id = in_time(limit, connection.row(&EARS.into(), &[])).await?;
+        let id = in_time(limit, connection.row(&NUMBERED.into(), &[])).await?;
         Ok((connection, id.ok_or(Error::RowNotFound)?.int(0)?))
     }
 
     /// Wakes those who were called, and were not woken for that yet.
-    async fn hear(&self, connection: &mut Connection, client: i64, heard: &mut Heard) -> Result<(), Error> {
-        let mut calls = Heard::new();
+    async fn wake_called(
+        &self,
+        waiters: &NotificationListener<Self>,
+        connection: &mut Connection,
+        client: i64,
+        heard: &mut Calls,
+    ) -> Result<(), Error> {
+        let mut calls = Calls::new();
         let sql =
             format!("SELECT waiter, ticket, kept_until FROM {}_waiter WHERE {}", self.table, called(client));
         for row in connection.batch(sql).await?.iter().flatten() {
             let call = (row.int(1)?, row.int(2)?);
             if !heard.contains(&call) {
-                self.waiting.ring(GrantId::from_u128(id(row, 0)?));
+                waiters.wake(GrantId::from_u128(id(row, 0)?), ());
             }
             calls.insert(call);
         }
@@ -89,14 +95,14 @@ fn called(client: i64) -> String {
 
 /// Waits until it is stopped, or for a while; not at all, if somebody was called of whom it is not known yet. It answers with 1 if the
 /// connection that is to keep it waiting is gone.
-fn listen(table: &str, client: i64, quiet: i64, heard: &Heard) -> String {
+fn listen(table: &str, client: i64, quiet: i64, heard: &Calls) -> String {
     let mut new = called(client);
     for (ticket, until) in heard {
         let _ = write!(new, " AND NOT (ticket = {ticket} AND kept_until = {until})");
     }
     format!(
         "SELECT CAST(IF(EXISTS(SELECT 1 FROM {table}_waiter WHERE {new}), 0, \
-         GET_LOCK('tenure_ear_{quiet}', {WAIT})) AS SIGNED)"
+         GET_LOCK('tenure_listener_{quiet}', {WAIT})) AS SIGNED)"
     )
 }
 
