@@ -4,31 +4,34 @@ use std::sync::Arc;
 
 use crate::engine::{AcquireRequest, Granted};
 use crate::error::{AcquireError, OperationError};
+use crate::hold::Hold;
 use crate::shared::Background;
 use crate::wait::{Asked, WaitUntil, Waiting};
 
 /// Asks the engine for a grant. With an error, nothing of the request is left behind, or the client goes on to withdraw it.
 pub(crate) async fn acquire(
     background: Arc<Background>,
+    hold: Arc<Hold>,
     request: AcquireRequest,
     wait: WaitUntil,
 ) -> Result<Granted, AcquireError> {
     let (name, cancel) = (&request.name, &request.cancel);
     let waiting = Waiting { clock: &*background.clock, name, wait, cancel };
-    let ask = |waits, cancel| {
-        background.engine.clone().acquire(AcquireRequest { waits, cancel, ..request.clone() })
-    };
+    let ask =
+        |wait, cancel| background.engine.clone().acquire(AcquireRequest { wait, cancel, ..request.clone() });
     let Asked { answer, times } = waiting.ask(ask).await;
+    if times > 1 {
+        hold.note_unanswered();
+    }
     let error = match answer {
-        Ok(granted) => return Ok(granted.repeated_if(times > 1)),
+        Ok(granted) => return Ok(granted),
         Err(error) => error,
     };
-    let grant = request.granted(None);
     if error.is_outage() {
         // The caller does not wait for an engine that does not answer.
-        background.withdraw_in_background(grant);
-    } else if times > 1 || !matches!(error, AcquireError::Busy { .. }) {
-        background.withdraw(grant).await;
+        background.withdraw_in_background(hold.grant());
+    } else if hold.may_arrive() || cancel.is_cancelled() || !matches!(error, AcquireError::Busy { .. }) {
+        background.withdraw(hold.grant()).await;
     }
     Err(match (error, wait) {
         (AcquireError::Busy { name }, WaitUntil::At { waited, .. }) => {

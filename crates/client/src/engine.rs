@@ -69,8 +69,9 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
     /// Gets the lock, or says why not. When `request.cancel` is raised, it answers soon, with the grant or with any error.
     ///
     /// A request for the same grant continues an earlier one: it is answered with the grant if that is held, and keeps its place in the
-    /// queue. With [`AcquireError::Busy`] nothing is left of a first request that does not wait. Any other error may leave the grant or
-    /// its place in a queue behind: the client then repeats the request, or [withdraws](Self::withdraw) it.
+    /// queue. With [`AcquireError::Busy`] nothing is left of a first request that does not wait, unless it was
+    /// [not answered](GrantEvents::unanswered). Any other error may leave the grant or its place in a queue behind: the client then
+    /// repeats the request, or [withdraws](Self::withdraw) it.
     fn acquire(self: Arc<Self>, request: AcquireRequest)
     -> BoxFuture<'static, Result<Granted, AcquireError>>;
 
@@ -222,7 +223,6 @@ impl Cancellation {
 }
 
 /// What an engine is asked to grant.
-#[expect(clippy::struct_excessive_bools, reason = "each is a word of the request, and set by its name")]
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AcquireRequest {
@@ -241,8 +241,8 @@ pub struct AcquireRequest {
     pub ttl: Ttl,
     /// Whether it will be renewed. If not, all of the ttl counts from the grant on, and none of it may be left for a renewal to give.
     pub renews: bool,
-    /// Whether it waits until it is granted or cancelled. If not, the answer to a lock that is held is [`AcquireError::Busy`].
-    pub waits: bool,
+    /// Whether it waits.
+    pub wait: Waits,
     /// What the caller calls itself.
     pub label: Option<Arc<str>>,
     /// Raised when nobody waits for the answer any more.
@@ -267,7 +267,7 @@ impl AcquireRequest {
             reenter: false,
             ttl: Ttl::DEFAULT,
             renews: false,
-            waits: false,
+            wait: Waits::No,
             label: None,
             cancel: Cancellation::new(),
             lock_delay: Duration::ZERO,
@@ -285,8 +285,13 @@ impl AcquireRequest {
             mode: self.mode,
             token,
             ttl: self.ttl,
-            repeated: false,
+            may_arrive: false,
         }
+    }
+
+    /// Whether it waits.
+    pub fn waits(&self) -> bool {
+        self.wait == Waits::Yes
     }
 
     /// Waits for a message, until an instant: nothing, if that comes first.
@@ -312,12 +317,23 @@ impl AcquireRequest {
 
     /// The answer to a request that does not wait, where the lock is held; and to one that is cancelled.
     pub fn not_granted(&self) -> AcquireError {
-        if self.waits {
+        if self.waits() || self.cancel.is_cancelled() {
             AcquireError::Engine(EngineError::Closed)
         } else {
             AcquireError::Busy { name: self.name.clone() }
         }
     }
+}
+
+/// Whether a request waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// No. The answer to a lock that is held is [`AcquireError::Busy`].
+    No,
+    /// Until it is granted or cancelled.
+    Yes,
+    /// No more: it has waited, and asks for the last time.
+    NoMore,
 }
 
 /// What an engine granted.
@@ -333,21 +349,12 @@ pub struct Granted {
     /// Whether the first renewal has something to add, and is due soon: the rest of the time that was asked for, or what others see of the
     /// grant. Only for a grant that is renewed.
     pub provisional: bool,
-    /// Whether a request for it was sent more than once, so that one may still arrive. After its release it is
-    /// [withdrawn](Engine::withdraw).
-    pub repeated: bool,
 }
 
 impl Granted {
     /// A grant with no value.
     pub fn new(token: Option<FencingToken>, term: Term) -> Self {
-        Self { token, value: Value::default(), term, provisional: false, repeated: false }
-    }
-
-    /// The same, for which a request may still arrive if this is true.
-    #[must_use]
-    pub fn repeated_if(self, repeated: bool) -> Self {
-        Self { repeated: self.repeated || repeated, ..self }
+        Self { token, value: Value::default(), term, provisional: false }
     }
 
     /// The same, to which the first renewal has something to add.
@@ -379,8 +386,8 @@ pub struct Grant {
     pub token: Option<FencingToken>,
     /// How long it lives without renewal.
     pub ttl: Ttl,
-    /// Whether a request for it may still arrive: see [`Granted::repeated`].
-    pub(crate) repeated: bool,
+    /// Whether a request for it was not answered, and may still arrive: see [`GrantEvents::unanswered`].
+    pub may_arrive: bool,
 }
 
 /// A change of mode that an engine is asked for.
@@ -404,7 +411,7 @@ impl Conversion {
 
     /// The answer to a conversion that does not wait, where others are in its way; and to one that is cancelled.
     pub fn not_converted(&self) -> ConvertError {
-        if self.waits {
+        if self.waits || self.cancel.is_cancelled() {
             ConvertError::Engine(EngineError::Closed)
         } else {
             ConvertError::Busy { name: self.grant.name.clone(), to: self.to }
@@ -480,6 +487,14 @@ impl GrantEvents {
     pub fn lost(&self, reason: LostReason) {
         if let (Some(hold), Some(shared)) = (self.hold.upgrade(), self.shared.upgrade()) {
             shared.lose(&hold, reason);
+        }
+    }
+
+    /// A request for the grant was sent and not answered: it may be carried out at any time. The grant is
+    /// [withdrawn](Engine::withdraw) after its release, or if it is not granted.
+    pub fn unanswered(&self) {
+        if let Some(hold) = self.hold.upgrade() {
+            hold.note_unanswered();
         }
     }
 

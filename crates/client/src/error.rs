@@ -542,19 +542,35 @@ pub enum BreakError {
 
 /// The error of an operation that waits.
 pub(crate) trait OperationError: Display {
+    /// What the engine failed with, if it is that.
+    fn of_engine(&self) -> Option<&EngineError>;
+
     /// Whether the engine could not be reached: the operation may have been carried out or not.
-    fn is_outage(&self) -> bool;
+    fn is_outage(&self) -> bool {
+        self.of_engine().is_some_and(EngineError::is_outage)
+    }
+
+    /// Whether the engine did not answer, or was told to give up.
+    fn is_of_no_answer(&self) -> bool {
+        self.is_outage() || matches!(self.of_engine(), Some(EngineError::Closed))
+    }
 }
 
 impl OperationError for AcquireError {
-    fn is_outage(&self) -> bool {
-        matches!(self, Self::Engine(error) if error.is_outage())
+    fn of_engine(&self) -> Option<&EngineError> {
+        match self {
+            Self::Engine(error) => Some(error),
+            _ => None,
+        }
     }
 }
 
 impl OperationError for ConvertError {
-    fn is_outage(&self) -> bool {
-        matches!(self, Self::Engine(error) if error.is_outage())
+    fn of_engine(&self) -> Option<&EngineError> {
+        match self {
+            Self::Engine(error) => Some(error),
+            _ => None,
+        }
     }
 }
 

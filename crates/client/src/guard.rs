@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::capabilities::{Capability, Unsupported};
 use crate::clock::BootTime;
-use crate::engine::{Cancellation, Conversion, Engine, Grant, Granted, Remembered, Start};
+use crate::engine::{Cancellation, Conversion, Engine, Grant, Granted, Remembered, Start, Waits};
 use crate::error::{ConvertError, EngineError, Lost, LostReason, ReleaseError, RememberError, ValueError};
 use crate::hold::{Ended, GuardState, Hold, LetGo, NotConverted, Progress, ReleaseTask};
 use crate::operation::Operation;
@@ -347,6 +347,7 @@ impl Guard {
         let going_on = self.shared.reentry.releasing(&self.hold);
         let (background, again) = (self.shared.background.clone(), grant.clone());
         let settle = move |result| -> BoxFuture<'static, ()> {
+            background.released(&again, &result);
             match result {
                 Err(ReleaseError::Engine(_)) => {
                     Box::pin(background.release(ReleaseTask::new(again, going_on)))
@@ -439,8 +440,10 @@ async fn ask_for_conversion(
     cancel: Cancellation,
 ) -> Result<Granted, ConvertError> {
     let waiting = Waiting { clock: &*shared.clock, name: &grant.name, wait, cancel: &cancel };
-    let ask =
-        |waits, cancel| shared.engine.clone().convert(Conversion::new(grant.clone(), to, waits, cancel));
+    let ask = |wait, cancel| {
+        let waits = wait == Waits::Yes;
+        shared.engine.clone().convert(Conversion::new(grant.clone(), to, waits, cancel))
+    };
     match (waiting.ask(ask).await.answer, wait) {
         (Err(ConvertError::Busy { name, to }), WaitUntil::At { waited, .. }) => {
             Err(ConvertError::TimedOut { name, to, waited })

@@ -3,6 +3,7 @@
 //! Two rules: belief never outlives the deadline, whoever looks; and what is lost stays lost, also if a renewal
 //! that was under way succeeds after all.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -66,6 +67,8 @@ pub(crate) struct Hold {
     ttl: Ttl,
     renews: bool,
     when_lost: WhenLost,
+    /// Whether a request for it was not answered, and may still arrive.
+    unanswered: AtomicBool,
     belief: Mutex<Belief>,
 }
 
@@ -77,8 +80,6 @@ struct Belief {
     mode: Mode,
     conversion: Option<UnderWay>,
     token: Option<FencingToken>,
-    /// Whether a request for it may still arrive.
-    repeated: bool,
     value: Value,
     lease_ends: Option<BootTime>,
     max_hold_ends: Option<BootTime>,
@@ -217,7 +218,6 @@ impl Hold {
             mode,
             conversion: None,
             token: None,
-            repeated: false,
             value: Value::default(),
             lease_ends: None,
             max_hold_ends: None,
@@ -236,6 +236,7 @@ impl Hold {
             ttl,
             renews,
             when_lost,
+            unanswered: AtomicBool::new(false),
             belief: Mutex::new(belief),
         }
     }
@@ -243,6 +244,15 @@ impl Hold {
     fn belief(&self) -> MutexGuard<'_, Belief> {
         // Nothing is left half-changed if a holder of this short lock panics: each change is one assignment.
         self.belief.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn note_unanswered(&self) {
+        self.unanswered.store(true, Ordering::Release);
+    }
+
+    /// Whether a request for it may still arrive.
+    pub(crate) fn may_arrive(&self) -> bool {
+        self.unanswered.load(Ordering::Acquire)
     }
 
     pub(crate) fn conversion_gate(&self) -> Arc<tokio::sync::Mutex<()>> {
@@ -257,7 +267,7 @@ impl Hold {
             mode: belief.mode,
             token: belief.token,
             ttl: self.ttl,
-            repeated: belief.repeated,
+            may_arrive: self.may_arrive(),
         }
     }
 
@@ -268,7 +278,6 @@ impl Hold {
     /// Begins to believe, with one guard.
     pub(crate) fn begin(&self, granted: Granted, now: BootTime) -> Result<(), Unusable> {
         let mut belief = self.belief();
-        belief.repeated = granted.repeated;
         match belief.phase {
             Phase::Pending => {}
             Phase::Ended(_) => return Err(Unusable),

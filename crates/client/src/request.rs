@@ -11,7 +11,7 @@ use tracing::field::Empty;
 
 use crate::attempt;
 use crate::capabilities::Capability;
-use crate::engine::{AcquireRequest, Grant, GrantEvents, Granted};
+use crate::engine::{AcquireRequest, GrantEvents, Granted, Waits};
 use crate::error::{AcquireError, EngineError};
 use crate::guard::Guard;
 use crate::hold::{Hold, ReleaseTask, Unusable, WhenLost};
@@ -348,7 +348,7 @@ impl Acquire<'_> {
             reenter: reenters,
             ttl: self.ttl,
             renews: renew,
-            waits: false,
+            wait: Waits::No,
             label: label.clone(),
             cancel: cancel.clone(),
             lock_delay,
@@ -356,19 +356,17 @@ impl Acquire<'_> {
             events: GrantEvents::new(&hold, self.shared),
         };
         self.shared.check_open()?;
-        let (background, grant) = (self.shared.background.clone(), hold.grant());
+        let (background, asked_for) = (self.shared.background.clone(), hold.clone());
         // If this is dropped, the next acquire of the same owner waits until it is settled.
         let releasing = self.shared.reentry.releasing(&hold);
         let settle = move |result: Result<Granted, AcquireError>| -> BoxFuture<'static, ()> {
             match result {
-                Ok(granted) => {
-                    let grant = Grant { repeated: granted.repeated, ..grant };
-                    Box::pin(background.release(ReleaseTask::new(grant, releasing)))
-                }
+                Ok(_) => Box::pin(background.release(ReleaseTask::new(asked_for.grant(), releasing))),
                 Err(_) => Box::pin(async move { drop(releasing) }),
             }
         };
-        let asking = Box::pin(attempt::acquire(self.shared.background.clone(), request, self.wait));
+        let background = self.shared.background.clone();
+        let asking = Box::pin(attempt::acquire(background, hold.clone(), request, self.wait));
         let answer = Operation::new(self.shared.thread.handle().clone(), Some(cancel), asking, settle).await;
         match answer {
             Err(_) if self.shared.closing.is_cancelled() => Err(EngineError::Closed.into()),

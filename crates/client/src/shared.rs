@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -178,11 +178,16 @@ pub(crate) struct Background {
     telemetry: Arc<Telemetry>,
     thread: ThreadHandle,
     closing: Cancellation,
-    /// So many requests are withdrawn at once, so that an outage does not end with a flood.
+    /// How many requests are to be withdrawn.
+    pending: AtomicUsize,
     withdrawals: Semaphore,
 }
 
-const MOST_WITHDRAWALS: usize = 64;
+/// So many requests are to be withdrawn at the most. Others are left to their leases.
+const MOST_PENDING: usize = 10_000;
+
+/// So many requests are withdrawn at once: neither does an outage end with a flood, nor do renewals stand behind one.
+const MOST_AT_ONCE: usize = 8;
 
 /// The pauses between two tries.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -199,8 +204,8 @@ impl Background {
         thread: ThreadHandle,
         closing: Cancellation,
     ) -> Arc<Self> {
-        let withdrawals = Semaphore::new(MOST_WITHDRAWALS);
-        Arc::new(Self { engine, clock, telemetry, thread, closing, withdrawals })
+        let (pending, withdrawals) = (AtomicUsize::new(0), Semaphore::new(MOST_AT_ONCE));
+        Arc::new(Self { engine, clock, telemetry, thread, closing, pending, withdrawals })
     }
 
     /// Tries again and again until the engine answers: whether a grant has ended by itself, only the engine knows.
@@ -221,22 +226,30 @@ impl Background {
     /// Takes in how a release ended.
     pub(crate) fn released(self: &Arc<Self>, grant: &Grant, result: &Result<(), ReleaseError>) {
         self.telemetry.released(grant, result);
-        if grant.repeated && matches!(result, Ok(()) | Err(ReleaseError::NotHeld(_))) {
+        if grant.may_arrive && matches!(result, Ok(()) | Err(ReleaseError::NotHeld(_))) {
             self.withdraw_in_background(grant.clone());
         }
     }
 
     /// Leaves nothing of a request behind: now, or in the background if the engine does not answer.
     pub(crate) async fn withdraw(self: &Arc<Self>, grant: Grant) {
-        if self.withdraw_once(&grant).await.is_err_and(|error| error.is_outage()) {
+        if self.withdraw_once(&grant).await.is_err() {
             self.withdraw_in_background(grant);
         }
     }
 
     /// Leaves nothing of a request behind, as soon as the engine answers. Closing and dropping the client wait for the first try only.
     pub(crate) fn withdraw_in_background(self: &Arc<Self>, grant: Grant) {
+        if self.pending.fetch_add(1, Ordering::Relaxed) >= MOST_PENDING {
+            self.pending.fetch_sub(1, Ordering::Relaxed);
+            tracing::debug!(lock = %grant.name, "too many requests are to be withdrawn: this one is left to its lease");
+            return;
+        }
         let (background, (tried, first_try)) = (self.clone(), oneshot::channel::<()>());
-        self.thread.spawn(async move { background.withdraw_until_answered(grant, tried).await });
+        self.thread.spawn(async move {
+            background.withdraw_until_answered(grant, tried).await;
+            background.pending.fetch_sub(1, Ordering::Relaxed);
+        });
         let timers = SystemClock::on(self.thread.runtime().clone());
         self.thread.finish(async move {
             tokio::select! {
@@ -247,17 +260,14 @@ impl Background {
     }
 
     async fn withdraw_until_answered(self: &Arc<Self>, grant: Grant, tried: oneshot::Sender<()>) {
-        // After its ttl, nothing of it is held.
-        let gone = self.clock.now() + grant.ttl.get() + Duration::from_mins(1);
         let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut tried = Some(tried);
         loop {
             let permit = self.withdrawals.acquire().await;
             let withdrawn = self.withdraw_once(&grant).await;
             drop((permit, tried.take()));
-            match withdrawn {
-                Err(error) if error.is_outage() && self.clock.now() < gone => {}
-                _ => return,
+            if matches!(withdrawn, Ok(()) | Err(EngineError::Closed)) {
+                return;
             }
             let pause = self.clock.sleep_until(pauses.next(self.clock.now()));
             if self.closing.run_until_cancelled(pause).await.is_none() {
@@ -281,11 +291,12 @@ impl Background {
     async fn withdraw_what_arrives(&self, grant: Grant) {
         for after in ARRIVED_AFTER {
             let pause = self.clock.sleep_until(self.clock.now() + after);
-            if self.closing.run_until_cancelled(pause).await.is_none() {
-                return;
-            }
+            let is_closing = self.closing.run_until_cancelled(pause).await.is_none();
             if let Err(error) = self.engine.clone().withdraw(grant.clone()).await {
                 tracing::debug!(lock = %grant.name, %error, "a request that may still arrive was not withdrawn");
+            }
+            if is_closing {
+                return;
             }
         }
     }

@@ -11,7 +11,7 @@ use tenure_table::LockName;
 use tracing::{debug, warn};
 
 use crate::clock::{BootTime, Clock};
-use crate::engine::Cancellation;
+use crate::engine::{Cancellation, Waits};
 use crate::error::OperationError;
 use crate::random;
 
@@ -110,27 +110,31 @@ pub(crate) struct Asked<T> {
 }
 
 impl Waiting<'_> {
-    /// Asks the engine until it answers or the wait is over. `ask` is told whether the engine is to wait, and until when it may.
+    /// Asks the engine until it answers or the wait is over. `ask` is told whether the engine is to wait, and what ends the wait.
     pub(crate) async fn ask<T, E: OperationError>(
         &self,
-        ask: impl Fn(bool, Cancellation) -> BoxFuture<'static, Result<T, E>>,
+        ask: impl Fn(Waits, Cancellation) -> BoxFuture<'static, Result<T, E>>,
     ) -> Asked<Result<T, E>> {
         let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut times = 0;
         loop {
             times += 1;
             if self.wait.is_over(self.clock.now()) {
-                return Asked { answer: ask(false, self.cancel.clone()).await, times };
+                let waits = if times == 1 { Waits::No } else { Waits::NoMore };
+                return Asked { answer: ask(waits, self.cancel.clone()).await, times };
             }
-            let is_over = self.cancel.child();
-            let mut asking = ask(true, is_over.clone());
+            let is_over = match self.wait {
+                WaitUntil::At { .. } => self.cancel.child(),
+                WaitUntil::Try | WaitUntil::Forever => self.cancel.clone(),
+            };
+            let mut asking = ask(Waits::Yes, is_over.clone());
             let answer = tokio::select! {
                 biased;
                 answer = &mut asking => answer,
                 () = self.wait.over(self.clock) => {
                     is_over.cancel();
                     match asking.await {
-                        Err(_) if !self.cancel.is_cancelled() => continue,
+                        Err(error) if error.is_of_no_answer() && !self.cancel.is_cancelled() => continue,
                         answer => answer,
                     }
                 }

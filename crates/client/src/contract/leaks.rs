@@ -10,9 +10,20 @@ const MANY: usize = 12;
 
 /// A free lock: the acquire is dropped after 0, 1, 2, … polls, until it is ready by itself.
 pub async fn a_dropped_acquire_leaves_nothing<S: Subject>(trial: Trial<S>) {
+    drop_after_polls(&trial, Wait::Forever).await;
+}
+
+/// The same of an acquire that does not wait.
+pub async fn a_dropped_try_leaves_nothing<S: Subject>(trial: Trial<S>) {
+    drop_after_polls(&trial, Wait::Try).await;
+}
+
+async fn drop_after_polls<S: Subject>(trial: &Trial<S>, wait: Wait) {
+    // A session in which nothing is held would end, and take along what is left behind.
+    let _kept = trial.holder(&trial.name("kept")).await;
     for polls in 0.. {
         let name = trial.name(format_args!("free-{polls}"));
-        let acquire = trial.client().lock(&name).ttl(Trial::<S>::LONG).acquire();
+        let acquire = trial.client().lock(&name).ttl(Trial::<S>::LONG).wait(wait).acquire();
         let ready = poll_times(acquire, polls).await.is_some();
         trial.assert_nothing_left(&name).await;
         if ready {

@@ -171,7 +171,7 @@ macro_rules! contract_suite {
                     servers killed_processes_lose_only_their_own_work, servers two_names_are_two_locks,
                     servers modes_stand_together_as_the_table_says, servers a_writer_waits_for_all_readers,
                     servers a_shared_owner_keeps_strangers_out, servers recipes_of_one_engine_exclude_each_other;
-                leaks: recipe a_dropped_acquire_leaves_nothing, recipe a_dropped_wait_leaves_nothing,
+                leaks: recipe a_dropped_acquire_leaves_nothing, recipe a_dropped_try_leaves_nothing, recipe a_dropped_wait_leaves_nothing,
                     recipe a_wait_dropped_at_the_grant_leaves_nothing, recipe a_timed_out_wait_leaves_nothing,
                     recipe a_dropped_release_releases, recipe a_dropped_guard_releases;
                 lock_delay: recipe an_expired_lock_is_kept_for_its_delay, recipe a_released_lock_has_no_delay,

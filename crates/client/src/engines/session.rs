@@ -35,7 +35,8 @@ struct State {
     held: HashMap<GrantId, Held>,
     /// How many operations are under way in it.
     users: usize,
-    used: BootTime,
+    /// When it was first seen to be used by nobody.
+    unused_since: Option<BootTime>,
 }
 
 /// A grant.
@@ -54,9 +55,15 @@ pub(super) struct Held {
     ends: BootTime,
 }
 
+impl State {
+    fn in_use(&self) -> bool {
+        self.users > 0 || !self.held.is_empty()
+    }
+}
+
 impl Session {
     pub(super) fn new(timeout: Duration, margin: Duration, confirmed: BootTime) -> Self {
-        let state = State { confirmed, held: HashMap::new(), users: 0, used: confirmed };
+        let state = State { confirmed, held: HashMap::new(), users: 0, unused_since: None };
         Self { timeout, margin, ended: CancellationToken::new(), state: Mutex::new(state) }
     }
 
@@ -163,9 +170,19 @@ impl Session {
     }
 
     /// Whether somebody holds by it, or something is under way in it.
+    #[cfg(feature = "zookeeper")]
     pub(super) fn in_use(&self) -> bool {
-        let state = self.state();
-        state.users > 0 || !state.held.is_empty()
+        self.state().in_use()
+    }
+
+    /// Whether nobody has used it for long.
+    fn is_idle(&self, now: BootTime) -> bool {
+        let mut state = self.state();
+        if state.in_use() {
+            state.unused_since = None;
+            return false;
+        }
+        *state.unused_since.get_or_insert(now) + IDLE <= now
     }
 }
 
@@ -202,40 +219,36 @@ impl<S: HasSession> Sessions<S> {
     }
 
     /// One of this ttl that stands, and of which this is true.
-    fn find(&self, ttl: Ttl, now: BootTime, fits: impl Fn(&S) -> bool) -> Option<InUse<S>> {
+    pub(super) fn find(&self, ttl: Ttl, fits: impl Fn(&S) -> bool) -> Option<InUse<S>> {
         let present = self.present();
         let stands = |found: &&Arc<S>| !found.session().ended.is_cancelled() && fits(found);
-        present.get(&whole_seconds(ttl))?.iter().find(stands).map(|session| InUse::of(session, now))
+        present.get(&whole_seconds(ttl))?.iter().find(stands).map(InUse::of)
     }
 
     /// All of this ttl that stand.
     #[cfg(feature = "zookeeper")]
-    pub(super) fn every(&self, ttl: Ttl, now: BootTime) -> Vec<InUse<S>> {
+    pub(super) fn every(&self, ttl: Ttl) -> Vec<InUse<S>> {
         let present = self.present();
         let standing = present.get(&whole_seconds(ttl)).into_iter().flatten();
-        standing
-            .filter(|found| !found.session().ended.is_cancelled())
-            .map(|session| InUse::of(session, now))
-            .collect()
+        standing.filter(|found| !found.session().ended.is_cancelled()).map(InUse::of).collect()
     }
 
     /// One of this ttl with room in it, if it is there.
-    pub(super) fn of(&self, ttl: Ttl, now: BootTime) -> Option<InUse<S>> {
-        self.find(ttl, now, S::has_room)
+    pub(super) fn of(&self, ttl: Ttl) -> Option<InUse<S>> {
+        self.find(ttl, S::has_room)
     }
 
     /// One of this ttl with room in it, which is opened if there is none.
     pub(super) async fn open<E>(
         &self,
         ttl: Ttl,
-        now: BootTime,
         open: impl AsyncFnOnce(Duration) -> Result<Arc<S>, E>,
     ) -> Result<InUse<S>, E> {
-        if let Some(found) = self.of(ttl, now) {
+        if let Some(found) = self.of(ttl) {
             return Ok(found);
         }
         let _one_at_a_time = self.opening.lock().await;
-        if let Some(found) = self.of(ttl, now) {
+        if let Some(found) = self.of(ttl) {
             return Ok(found);
         }
         let opened = open(whole_seconds(ttl)).await?;
@@ -249,16 +262,15 @@ impl<S: HasSession> Sessions<S> {
     }
 
     /// The one that has this grant.
-    pub(super) fn with(&self, grant: GrantId, ttl: Ttl, now: BootTime) -> Option<(InUse<S>, Held)> {
-        let session = self.find(ttl, now, |found| found.session().held(grant).is_some())?;
+    pub(super) fn with(&self, grant: GrantId, ttl: Ttl) -> Option<(InUse<S>, Held)> {
+        let session = self.find(ttl, |found| found.session().held(grant).is_some())?;
         let held = session.session().held(grant)?;
         Some((session, held))
     }
 
     /// Takes out those that nobody uses any more.
     pub(super) fn idle(&self, now: BootTime) -> Vec<Arc<S>> {
-        let is_idle =
-            |session: &S| !session.session().in_use() && session.session().state().used + IDLE <= now;
+        let is_idle = |session: &S| session.session().is_idle(now);
         let mut present = self.present();
         let idle =
             present.values_mut().flat_map(|some| some.extract_if(.., |session| is_idle(session))).collect();
@@ -284,10 +296,10 @@ fn whole_seconds(ttl: Ttl) -> Duration {
 pub(super) struct InUse<S: HasSession>(Arc<S>);
 
 impl<S: HasSession> InUse<S> {
-    fn of(session: &Arc<S>, now: BootTime) -> Self {
+    fn of(session: &Arc<S>) -> Self {
         let mut state = session.session().state();
         state.users += 1;
-        state.used = state.used.max(now);
+        state.unused_since = None;
         drop(state);
         Self(session.clone())
     }
@@ -370,12 +382,12 @@ mod tests {
     async fn one_that_has_ended_is_replaced() {
         let (sessions, now) = (Sessions::<Session>::default(), BootTime::now());
         let open = async |_| Ok::<_, ()>(Arc::new(session(now)));
-        let (first, grant) = (sessions.open(Ttl::DEFAULT, now, open).await.unwrap(), random::grant_id());
+        let (first, grant) = (sessions.open(Ttl::DEFAULT, open).await.unwrap(), random::grant_id());
         first.end();
-        let second = sessions.open(Ttl::DEFAULT, now, open).await.unwrap();
+        let second = sessions.open(Ttl::DEFAULT, open).await.unwrap();
         assert!(!Arc::ptr_eq(&first, &second));
         keep(&second, grant).unwrap();
-        let (found, _) = sessions.with(grant, Ttl::DEFAULT, now).unwrap();
+        let (found, _) = sessions.with(grant, Ttl::DEFAULT).unwrap();
         assert!(Arc::ptr_eq(&second, &found));
         assert_eq!(sessions.all().len(), 1);
     }
@@ -385,9 +397,9 @@ mod tests {
         let (sessions, start) = (Sessions::<Session>::default(), BootTime::now());
         let ttl = |ms| Ttl::new(Duration::from_millis(ms)).unwrap();
         let open = async |_| Ok::<_, ()>(Arc::new(session(start)));
-        let first = sessions.open(ttl(2500), start, open).await.unwrap();
-        let same = sessions.open(ttl(3000), start, open).await.unwrap();
-        let other = sessions.open(ttl(3001), start, open).await.unwrap();
+        let first = sessions.open(ttl(2500), open).await.unwrap();
+        let same = sessions.open(ttl(3000), open).await.unwrap();
+        let other = sessions.open(ttl(3001), open).await.unwrap();
         assert!(Arc::ptr_eq(&first, &same) && !Arc::ptr_eq(&first, &other));
         keep(other.session(), random::grant_id()).unwrap();
         let later = start + IDLE * 2;
@@ -395,6 +407,6 @@ mod tests {
         drop((first, same, other));
         assert!(sessions.idle(start + IDLE / 2).is_empty(), "they were in use just now");
         assert_eq!(sessions.idle(later).len(), 1, "the other one has a grant");
-        assert!(sessions.of(ttl(2500), later).is_none());
+        assert!(sessions.of(ttl(2500)).is_none());
     }
 }

@@ -38,6 +38,8 @@ struct Table {
     unreachable: bool,
     /// So many grants are made, and the answer is that the engine cannot be reached.
     loses_grants: usize,
+    /// How many requests were withdrawn.
+    withdrawals: usize,
     /// So many withdrawals are refused as if the engine could not be reached.
     loses_withdrawals: usize,
     /// Starts are recorded, and the answer is that the engine cannot be reached.
@@ -101,6 +103,10 @@ impl Store {
     /// The answers to the next grants are lost.
     pub(crate) fn lose_answers_to_grants(&self, grants: usize) {
         self.table.lock().unwrap().loses_grants = grants;
+    }
+
+    pub(crate) fn withdrawals(&self) -> usize {
+        self.table.lock().unwrap().withdrawals
     }
 
     /// The next withdrawals are not carried out.
@@ -441,7 +447,7 @@ impl ReferenceEngine {
             notify: request.notify,
             events: request.events.clone(),
         };
-        match self.queue(&request.name, queued, request.waits, &request.cancel).await {
+        match self.queue(&request.name, queued, request.waits(), &request.cancel).await {
             Ok(Some(granted)) => Ok(granted),
             Ok(None) => Err(request.not_granted()),
             Err(Stop::Deadlock(cycle)) => Err(AcquireError::Deadlock { name: request.name, cycle }),
@@ -539,6 +545,7 @@ impl Engine for ReferenceEngine {
                     table.loses_withdrawals -= 1;
                     return Err(unreachable());
                 }
+                table.withdrawals += 1;
             }
             if self.store.fault != Fault::ForgetsWithdrawals {
                 let _ = self.release(grant).await;

@@ -60,6 +60,29 @@ async fn a_request_that_is_repeated_finds_its_own_grant() {
     assert!(still.is_free("a").await);
 }
 
+/// An earlier copy of its request may arrive after its release, whether that is waited for, dropped, or done in the background.
+#[tokio::test]
+async fn a_grant_that_was_asked_for_twice_is_withdrawn_after_its_release() {
+    let still = Still::new();
+    for turn in 0..3 {
+        still.store.lose_answers_to_grants(1);
+        let waiting = tokio::spawn(still.client.lock("a").ttl(TTL * 100).acquire());
+        advance_until_done(&still, &waiting).await;
+        let guard = waiting.await.unwrap().unwrap();
+        assert_eq!(still.store.withdrawals(), turn);
+        match turn {
+            0 => assert_eq!(guard.release().await.unwrap(), Release::Released),
+            1 => {
+                still.store.delay_releases(Duration::from_millis(10));
+                assert!(tenure::contract::poll_times(guard.release(), 1).await.is_none());
+            }
+            _ => drop(guard),
+        }
+        until("it is withdrawn", async || still.store.withdrawals() == turn + 1).await;
+        assert!(still.is_free("a").await);
+    }
+}
+
 #[tokio::test]
 async fn a_grant_whose_answer_was_lost_is_withdrawn_until_that_is_confirmed() {
     let still = Still::new();

@@ -8,11 +8,10 @@ use tenure_table::{FencingToken, GrantId, Mode, Value};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::EtcdEngine;
-use super::api::{Compare, Found, Get, Put, Step, Txn, TxnAnswer};
+use super::api::{Compare, Delete, Found, Get, Put, Step, Txn, TxnAnswer};
 use super::fault::{Fault, What};
 use super::keys::{self, Keys, StoredValue};
 use super::lease::Lease;
-use super::leave::leave;
 use super::link::Answer;
 use super::watches::Woken;
 use crate::engine::{AcquireRequest, Granted};
@@ -88,7 +87,7 @@ impl EtcdEngine {
                 }
                 return self.grant(request, attempt, &lease, token, seen).await;
             };
-            if !request.waits {
+            if !request.waits() {
                 self.keeper.leave(&lease, request.grant, &attempt.key, None).await?;
                 return Err(request.not_granted());
             }
@@ -108,15 +107,16 @@ impl EtcdEngine {
 
     /// A lease for this request, and the session that it is.
     async fn lease(self: &Arc<Self>, request: &AcquireRequest) -> Result<InUse<Lease>, AcquireError> {
-        if let Some(present) = self.keeper.sessions.of(request.ttl, self.now()) {
+        if let Some(present) = self.keeper.sessions.of(request.ttl) {
             return Ok(present);
         }
         let (keeper, ttl) = (self.keeper.clone(), request.ttl);
         // By a task of its own, as long as somebody wants it: those who wait for the same lease must not wait for one who does not go on.
-        let opening = AbortOnDropHandle::new(self.context.runtime.spawn(async move {
-            let now = keeper.now();
-            keeper.sessions.open(ttl, now, async |ttl| keeper.open(ttl).await).await
-        }));
+        let opening = AbortOnDropHandle::new(
+            self.context
+                .runtime
+                .spawn(async move { keeper.sessions.open(ttl, async |ttl| keeper.open(ttl).await).await }),
+        );
         let opened =
             async { opening.await.unwrap_or_else(|_| Err(Fault::no_answer("the client was closed".into()))) };
         let ends = self.now() + self.link.limit();
@@ -133,7 +133,7 @@ impl EtcdEngine {
         lease: &Arc<Lease>,
     ) -> Result<Option<(i64, Seen)>, AcquireError> {
         // Who does not wait does not stand in anybody's way either: only if nobody is there, it puts its key.
-        let mut compared = if request.waits { Condition::NotYet } else { Condition::Nobody };
+        let mut compared = if request.waits() { Condition::NotYet } else { Condition::Nobody };
         loop {
             let asking = self.link.txn(self.entering(request, attempt, lease, compared));
             let heard = self.last_word(request, asking).await;
@@ -143,6 +143,7 @@ impl EtcdEngine {
                 Some(Ok(Answer { repeated, .. })) => *repeated,
             };
             if may_arrive {
+                request.events.unanswered();
                 lease.may_arrive(request.grant);
             }
             let answer = match heard {
@@ -157,11 +158,16 @@ impl EtcdEngine {
             let revision = answer.revision();
             let entered = Entered::read(answer, lease)?;
             let seen = Seen::of(&attempt.keys, revision, &entered.looked)?;
+            if entered.is_new {
+                lease.is_not_marked(request.grant);
+            }
             return match entered.mine {
                 Some((token, under)) if under == lease.id => Ok(Some((token, seen))),
-                // It is left from a lease that has ended for us.
-                Some(_) => {
-                    leave(&self.link, &attempt.key, None, None).await?;
+                // It is left from a lease that has ended for us. The key is put again after that, so only this one is deleted.
+                Some((token, _)) => {
+                    let stands = Compare::created_at(attempt.key.as_str(), token);
+                    let delete = Delete::key(attempt.key.as_str());
+                    self.link.txn(Txn::new().when([stands]).and_then([delete.into()])).await?;
                     Ok(None)
                 }
                 None if entered.undone => Err(request.not_granted()),
@@ -280,10 +286,12 @@ impl EtcdEngine {
         if request.mode.may_write() && seen.value.kept.is_some() {
             let kept = KeptValue::marked(value.clone(), request.grant);
             // Before it is sent: whoever withdraws the request leaves the value without the mark.
-            lease.may_be_marked(request.grant, kept.clone());
+            lease.may_be_marked(request.grant, kept.clone(), token);
             let stands = Compare::created_at(attempt.key.as_str(), token);
+            // An earlier copy of this request that arrives late changes nothing that was written since.
+            let is_unchanged = Compare::written_at(attempt.keys.value.as_str(), seen.value.revision);
             let mark = Put::new(attempt.keys.value.as_str(), kept.text());
-            let asking = self.link.txn(Txn::new().when([stands]).and_then([mark.into()]));
+            let asking = self.link.txn(Txn::new().when([stands, is_unchanged]).and_then([mark.into()]));
             let Some(answer) = self.last_word(request, asking).await else {
                 return Err(request.not_granted());
             };
@@ -307,6 +315,7 @@ impl EtcdEngine {
         else {
             return Ok(None);
         };
+        lease.is_not_marked(request.grant);
         if request.mode.may_write() {
             lease.may_write(request.grant, last_written);
         }
@@ -372,6 +381,8 @@ fn look_at(keys: &Keys, up_to: i64, most: Option<i64>) -> [Step; 2] {
 struct Entered {
     /// The place that it has, and under which lease.
     mine: Option<(i64, i64)>,
+    /// Whether the place was taken just now.
+    is_new: bool,
     /// Whether it was given up before.
     undone: bool,
     /// What is seen from there.
@@ -383,14 +394,14 @@ impl Entered {
         let mine = answer.succeeded.then(|| (answer.revision(), lease.id));
         let mut looked = answer.found();
         if mine.is_some() {
-            return Ok(Self { mine, undone: false, looked });
+            return Ok(Self { mine, is_new: true, undone: false, looked });
         }
         if looked.len() < 2 {
             return Err(Fault::too_little());
         }
         let (gone, own) = (looked.remove(1), looked.remove(0));
         let mine = own.kvs.first().map(|kv| (kv.create_revision, kv.lease));
-        Ok(Self { mine, undone: !gone.kvs.is_empty(), looked })
+        Ok(Self { mine, is_new: false, undone: !gone.kvs.is_empty(), looked })
     }
 }
 

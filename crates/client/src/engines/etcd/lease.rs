@@ -64,8 +64,8 @@ pub(super) struct Lease {
     writes: Mutex<HashMap<GrantId, Writes>>,
     /// Those whose key was asked for and not answered, so that a request may still arrive when it is over.
     arriving: Mutex<HashSet<GrantId>>,
-    /// The values of requests that were about to be granted, as they may be marked by now.
-    marks: Mutex<HashMap<GrantId, KeptValue>>,
+    /// The values of requests that are about to be granted, as they may be marked by now, each with the place in the queue that marks it.
+    marks: Mutex<HashMap<GrantId, (KeptValue, i64)>>,
 }
 
 pub(super) type Writes = Arc<AsyncMutex<Option<i64>>>;
@@ -103,16 +103,21 @@ impl Lease {
         self.arriving().contains(&grant)
     }
 
-    fn marks(&self) -> MutexGuard<'_, HashMap<GrantId, KeptValue>> {
+    fn marks(&self) -> MutexGuard<'_, HashMap<GrantId, (KeptValue, i64)>> {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The lock's value may be marked by this request, which is not granted yet.
-    pub(super) fn may_be_marked(&self, grant: GrantId, value: KeptValue) {
-        self.marks().insert(grant, value);
+    pub(super) fn may_be_marked(&self, grant: GrantId, value: KeptValue, token: i64) {
+        self.marks().insert(grant, (value, token));
     }
 
-    pub(super) fn mark_of(&self, grant: GrantId) -> Option<KeptValue> {
+    /// No value is marked by this request, or its grant knows which.
+    pub(super) fn is_not_marked(&self, grant: GrantId) {
+        self.marks().remove(&grant);
+    }
+
+    pub(super) fn mark_of(&self, grant: GrantId) -> Option<(KeptValue, i64)> {
         self.marks().get(&grant).cloned()
     }
 

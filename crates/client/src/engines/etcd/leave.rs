@@ -21,26 +21,34 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// After so long, a request that was given up does not arrive any more.
 const ARRIVED_AFTER: Duration = Duration::from_mins(5);
 
-/// A lock's value as it is left by one who lets go: the key, and what it holds.
-pub(super) type Left = (String, KeptValue);
+/// A lock's value as it is left by one who lets go.
+#[derive(Debug)]
+pub(super) struct Left {
+    /// The key of the value.
+    pub(super) at: String,
+    pub(super) value: KeptValue,
+    /// Which place in the queue has marked it: the value of another place is not touched.
+    pub(super) token: i64,
+}
 
 /// Deletes a key and leaves the value in one step, if that key is there.
-fn leaving(key: &str, value: Option<&Left>, gone: Option<(&str, i64)>) -> Txn {
-    let mut always: Vec<Step> = Vec::new();
+fn leaving(key: &str, left: Option<&Left>, gone: Option<(&str, i64)>) -> Txn {
+    let mut always: Vec<Step> = vec![Delete::key(key).into()];
     if let Some((gone, lease)) = gone {
         always.push(Put::new(gone, Vec::new()).under(lease).into());
     }
     let mut steps = always.clone();
-    steps.push(Delete::key(key).into());
-    if let Some((at, kept)) = value {
-        let left = kept.clone().unmarked();
-        steps.push(if left == KeptValue::default() {
+    let mut stands = Compare::exists(key);
+    if let Some(Left { at, value, token }) = left {
+        stands = Compare::created_at(key, *token);
+        let value = value.clone().unmarked();
+        steps.push(if value == KeptValue::default() {
             Delete::key(at.as_str()).into()
         } else {
-            Put::new(at.as_str(), left.text()).into()
+            Put::new(at.as_str(), value.text()).into()
         });
     }
-    Txn::new().when([Compare::exists(key)]).and_then(steps).or_else(always)
+    Txn::new().when([stands]).and_then(steps).or_else(always)
 }
 
 /// Deletes a key, and leaves the value; whether it was there. One that was sent a second time and finds nothing has done it the first time.

@@ -42,7 +42,9 @@ use self::watches::Watches;
 
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
-use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start};
+use crate::engine::{
+    AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start, Withdrawn,
+};
 use crate::engines::details::Ourselves;
 use crate::engines::session::HasSession;
 use crate::error::{
@@ -108,7 +110,7 @@ impl EtcdEngine {
     /// Sees whether a grant still stands, and has its lease proved meanwhile.
     async fn confirm(self: Arc<Self>, grant: Grant) -> Result<Term, RenewError> {
         let asked = self.now();
-        let Some((lease, held)) = self.keeper.sessions.with(grant.id, grant.ttl, asked) else {
+        let Some((lease, held)) = self.keeper.sessions.with(grant.id, grant.ttl) else {
             return Err(RenewError::Lost(LostReason::Forgotten));
         };
         let ends = asked + self.link.limit();
@@ -159,6 +161,18 @@ impl Engine for EtcdEngine {
 
     fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>> {
         Box::pin(async move { self.let_go(&grant).await })
+    }
+
+    fn withdraw(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Withdrawn, EngineError>> {
+        Box::pin(async move {
+            // Of a name that is refused, nothing was asked for.
+            if self.keys(&grant.name).is_ok()
+                && let Err(ReleaseError::Engine(error)) = self.let_go(&grant).await
+            {
+                return Err(error);
+            }
+            Ok(Withdrawn::ForGood)
+        })
     }
 
     fn set_value(self: Arc<Self>, grant: Grant, bytes: Bytes) -> BoxFuture<'static, Result<(), ValueError>> {

@@ -61,8 +61,7 @@ impl EtcdEngine {
     pub(super) async fn note(&self, grant: &Grant, start: Start) -> Result<Remembered, RememberError> {
         let keys = self.keys(&grant.name)?;
         let lost = || RememberError::from(Lost { name: grant.name.clone(), reason: LostReason::Forgotten });
-        let Some(held) = self.keeper.sessions.with(grant.id, grant.ttl, self.now()).map(|(_, held)| held)
-        else {
+        let Some(held) = self.keeper.sessions.with(grant.id, grant.ttl).map(|(_, held)| held) else {
             return Err(lost());
         };
         let (id, asked) = (random::grant_id(), self.now());

@@ -22,7 +22,7 @@ impl EtcdEngine {
     pub(super) async fn write(self: Arc<Self>, grant: Grant, bytes: Bytes) -> Result<(), ValueError> {
         let lost = |reason| ValueError::from(Lost { name: grant.name.clone(), reason });
         let keys = self.keys(&grant.name)?;
-        let Some((lease, held)) = self.keeper.sessions.with(grant.id, grant.ttl, self.now()) else {
+        let Some((lease, held)) = self.keeper.sessions.with(grant.id, grant.ttl) else {
             return Err(lost(LostReason::Forgotten));
         };
         let Some(writes) = lease.writes_of(grant.id) else { return Err(lost(LostReason::Forgotten)) };
@@ -40,7 +40,7 @@ impl EtcdEngine {
     pub(super) async fn let_go(&self, grant: &Grant) -> Result<(), ReleaseError> {
         let keys = self.keys(&grant.name)?;
         let key = keys.entry(grant.id, grant.mode);
-        let Some(lease) = self.keeper.sessions.of(grant.ttl, self.now()) else {
+        let Some(lease) = self.keeper.sessions.of(grant.ttl) else {
             // It went with its lease, unless that goes just now.
             let freed = leave(&self.link, &key, None, None).await?;
             return if freed { Ok(()) } else { Err(ReleaseError::NotHeld(LostReason::Disconnected)) };
@@ -51,10 +51,12 @@ impl EtcdEngine {
                 Some(writes) => Some(writes.lock_owned().await),
                 None => None,
             };
-            let held = lease.session().held(grant.id);
-            let marked = held.map_or_else(|| lease.mark_of(grant.id), |held| held.marked);
-            let value = marked.map(|kept| -> Left { (keys.value, kept) });
-            self.keeper.leave(&lease, grant.id, &key, value.as_ref()).await
+            let marked = match lease.session().held(grant.id) {
+                Some(held) => held.marked.zip(Some(held.token.get().cast_signed())),
+                None => lease.mark_of(grant.id),
+            };
+            let left = marked.map(|(value, token)| Left { at: keys.value, value, token });
+            self.keeper.leave(&lease, grant.id, &key, left.as_ref()).await
         };
         let ends = self.now() + self.link.limit();
         let freed = self.link.until(ends, letting_go).await?;

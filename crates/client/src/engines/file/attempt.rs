@@ -122,7 +122,7 @@ impl Attempt {
         }
         let short = match self.resource.short_lock() {
             // Somebody takes very long: to one who waits, that is a lock that is not free.
-            Err(error) if error.kind() == io::ErrorKind::TimedOut && self.request.waits => {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut && self.request.waits() => {
                 lock.unlock().map_err(io_failed)?;
                 return self.busy(lock).map_err(|error| io_failed(error).into());
             }
@@ -206,7 +206,7 @@ impl Attempt {
     /// Not got: waits on, and shows it.
     fn busy(&mut self, lock: LockFile) -> io::Result<Outcome> {
         self.lock = Some(lock);
-        if self.waiter.is_none() && self.request.waits {
+        if self.waiter.is_none() && self.request.waits() {
             let ticket = Ticket { since: self.clock.now(), mode: self.request.mode };
             self.waiter = Some((ticket, self.create(Role::Waiter(ticket), None)?));
         }

@@ -204,7 +204,7 @@ impl FileEngine {
                 Outcome::Replaced => continue,
             };
             loop {
-                if !request.waits {
+                if !request.waits() {
                     return Err(request.not_granted());
                 }
                 let is_first = ahead.is_none();

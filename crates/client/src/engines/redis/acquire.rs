@@ -71,7 +71,7 @@ impl RedisEngine {
     ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
         Box::pin(async move {
             let key = self.key(&request.name)?;
-            let place = if request.waits && self.listener.has_waiter(&request.name) {
+            let place = if request.waits() && self.listener.has_waiter(&request.name) {
                 Place::Kept
             } else if self.is_plain(&request) {
                 match self.take(&request, &key).await? {
@@ -110,14 +110,13 @@ impl RedisEngine {
             let script = self.call(&request, &key, &details, (place, &client), sent_at);
             let busy = match self.ask(&request, &script).await? {
                 Said::Granted(token, value) => {
-                    let granted = granted(&request, sent_at, token, value);
-                    return Ok(granted.repeated_if(self.unanswered.has(request.grant)));
+                    return Ok(granted(&request, sent_at, token, value));
                 }
                 Said::Held(held) => {
                     let (name, asked) = (request.name.clone(), request.mode);
                     return Err(AcquireError::NotCovered { name, held, asked });
                 }
-                Said::Busy(_) if !request.waits => return Err(request.not_granted()),
+                Said::Busy(_) if !request.waits() => return Err(request.not_granted()),
                 Said::Busy(busy) => busy,
             };
             poll = (poll * 2).min(LONGEST_POLL);
@@ -129,7 +128,7 @@ impl RedisEngine {
                     Some(WakeMessage::AskAfter(pause)) => look_again = look_again.min(self.now() + pause),
                     Some(WakeMessage::Handed(handed)) => {
                         if let Some(granted) = handed.accept(sent_at, self.now()) {
-                            return Ok(granted.repeated_if(self.unanswered.has(request.grant)));
+                            return Ok(granted);
                         }
                         break;
                     }
@@ -171,10 +170,10 @@ impl RedisEngine {
         answer: Option<Result<Answered<T>, Fault>>,
     ) -> Result<Result<Answered<T>, Fault>, AcquireError> {
         match &answer {
-            Some(Ok(Answered { repeated: true, .. })) => self.unanswered.note_broken(request.grant),
-            Some(Err(fault)) if fault.what == What::NoAnswer => self.unanswered.note(request.grant, way),
+            Some(Ok(Answered { repeated: true, .. })) => self.note_unanswered(request, None),
+            Some(Err(fault)) if fault.what == What::NoAnswer => self.note_unanswered(request, Some(way)),
             Some(_) => {}
-            None => self.unanswered.note(request.grant, way),
+            None => self.note_unanswered(request, Some(way)),
         }
         answer.ok_or_else(|| request.not_granted())
     }
@@ -189,7 +188,7 @@ impl RedisEngine {
     ) -> Call {
         let AcquireRequest { grant, owner, mode, reenter, .. } = request;
         let (reenters, fair) = (u8::from(*reenter), u8::from(self.address.fair));
-        let waits = request.waits;
+        let waits = request.waits();
         let who = format_args!("{grant} {owner} {mode} {reenters} {fair}");
         let is_usual = (*mode, reenters, fair) == (Mode::Ex, 0, 0);
         let who = match place {

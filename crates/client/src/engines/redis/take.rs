@@ -40,7 +40,11 @@ type Answers = (bool, String, u64);
 impl RedisEngine {
     /// Whether a request can be for a lock that is taken so: by one who waits if it is not free, and who renews what it gets.
     pub(super) fn is_plain(&self, request: &AcquireRequest) -> bool {
-        request.waits && request.mode == Mode::Ex && !request.reenter && request.renews && !self.address.fair
+        request.waits()
+            && request.mode == Mode::Ex
+            && !request.reenter
+            && request.renews
+            && !self.address.fair
     }
 
     pub(super) async fn take(&self, request: &AcquireRequest, key: &str) -> Result<Taken, AcquireError> {

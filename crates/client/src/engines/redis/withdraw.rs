@@ -1,7 +1,7 @@
 //! Requests whose answers did not come, and how they are withdrawn: behind the request, on the connection that it was sent on, if that stands.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tenure_table::GrantId;
@@ -11,61 +11,67 @@ use super::fault::What;
 use super::link::Repeat;
 use super::scripts::{self, Call};
 use super::way::{Connected, Way};
-use crate::engine::{Grant, Withdrawn};
+use crate::clock::BootTime;
+use crate::engine::{AcquireRequest, Grant, Withdrawn};
 use crate::error::EngineError;
 
 /// How long a connection has to answer before another one is tried: the runtime that drives it may stand still.
 const HEAD_START: Duration = Duration::from_millis(500);
 
-/// The limit of the list. Requests beyond it are left to their leases if they arrive late.
-const MOST: usize = 10_000;
+/// For so long after its ttl it is remembered how a request was sent.
+const GIVE_UP_AFTER: Duration = Duration::from_mins(1);
 
-/// The connections on which requests were sent that were not answered. None, if there were several.
+/// The connections on which requests were sent that were not answered.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered {
-    requests: Mutex<HashMap<GrantId, Option<Weak<Connected>>>>,
+    requests: Mutex<HashMap<GrantId, Sent>>,
+}
+
+/// A request that was not answered.
+#[derive(Clone, Debug)]
+struct Sent {
+    /// The connection that it was sent on. None if there were several, or if what withdraws it follows on that one already.
+    way: Option<Weak<Connected>>,
+    /// After that, nothing of it is left.
+    until: BootTime,
 }
 
 impl Unanswered {
-    fn requests(&self) -> MutexGuard<'_, HashMap<GrantId, Option<Weak<Connected>>>> {
+    fn requests(&self) -> MutexGuard<'_, HashMap<GrantId, Sent>> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request was sent on this connection, and was not answered.
-    pub(super) fn note(&self, grant: GrantId, way: &Way) {
-        let sent_on = Way::downgrade(way);
+    /// A request was sent on this connection, or on several.
+    fn note(&self, grant: GrantId, way: Option<&Way>, now: BootTime, until: BootTime) {
         let mut requests = self.requests();
-        let other = requests
-            .get(&grant)
-            .is_some_and(|before| before.as_ref().is_none_or(|before| !Weak::ptr_eq(before, &sent_on)));
-        if other || requests.len() < MOST {
-            requests.insert(grant, (!other).then_some(sent_on));
+        let sent_on = way.map(Arc::downgrade);
+        let is_other = requests.get(&grant).is_some_and(|before| match (&before.way, &sent_on) {
+            (Some(before), Some(sent_on)) => !Weak::ptr_eq(before, sent_on),
+            _ => true,
+        });
+        if requests.len().is_power_of_two() {
+            requests.retain(|_, sent| sent.until > now);
         }
-    }
-
-    /// A request was sent on a connection that broke.
-    pub(super) fn note_broken(&self, grant: GrantId) {
-        let mut requests = self.requests();
-        if requests.len() < MOST {
-            requests.insert(grant, None);
-        }
-    }
-
-    /// Whether a request for this grant may still arrive.
-    pub(super) fn has(&self, grant: GrantId) -> bool {
-        self.requests().contains_key(&grant)
+        requests.insert(grant, Sent { way: sent_on.filter(|_| !is_other), until });
     }
 }
 
 impl RedisEngine {
+    /// Notes that a request was sent on this connection, or on several, and was not answered.
+    pub(super) fn note_unanswered(&self, request: &AcquireRequest, way: Option<&Way>) {
+        request.events.unanswered();
+        let now = self.now();
+        self.unanswered.note(request.grant, way, now, now + request.ttl.get() + GIVE_UP_AFTER);
+    }
+
     pub(super) async fn withdraw_request(&self, grant: &Grant) -> Result<Withdrawn, EngineError> {
-        let script = scripts::release(&self.key(&grant.name)?, grant.id);
-        let Some(sent_on) = self.unanswered.requests().get(&grant.id).cloned() else {
-            // All its requests were answered.
-            self.release_once(&script).await?;
-            return Ok(Withdrawn::ForGood);
-        };
-        let is_behind = match sent_on.and_then(|way| way.upgrade()) {
+        // Of a name that is refused, nothing was asked for.
+        let Ok(key) = self.key(&grant.name) else { return Ok(Withdrawn::ForGood) };
+        let script = scripts::release(&key, grant.id);
+        // All its requests were answered, unless it says so itself.
+        let sent = self.unanswered.requests().get(&grant.id).cloned();
+        let may_arrive = grant.may_arrive || sent.is_some();
+        let is_behind = match sent.and_then(|sent| sent.way?.upgrade()) {
             Some(way) => {
                 let clock = &self.context.clock;
                 tokio::select! {
@@ -77,10 +83,13 @@ impl RedisEngine {
             None => false,
         };
         if !is_behind {
+            if let Some(sent) = self.unanswered.requests().get_mut(&grant.id) {
+                sent.way = None;
+            }
             self.release_once(&script).await?;
         }
         self.unanswered.requests().remove(&grant.id);
-        Ok(if is_behind { Withdrawn::ForGood } else { Withdrawn::ForNow })
+        Ok(if may_arrive && !is_behind { Withdrawn::ForNow } else { Withdrawn::ForGood })
     }
 
     async fn release_once(&self, script: &Call) -> Result<(), EngineError> {

@@ -68,7 +68,7 @@ impl RedlockEngine {
                 Err(TryError::Failed(error)) => return Err(error.into()),
             }
             let now = clock.now();
-            if !request.waits {
+            if !request.waits() {
                 return Err(request.not_granted());
             }
             let around = now.since(began).min(LONGEST_TRY).max(pause);

@@ -34,7 +34,7 @@ enum NotGot {
 
 impl ZooKeeperEngine {
     pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
-        if let Some((link, held)) = self.sessions.with(request.grant, request.ttl, self.now()) {
+        if let Some((link, held)) = self.sessions.with(request.grant, request.ttl) {
             // The answer to the first such request was lost.
             match self.confirm(&link, request.grant, &held.node).await {
                 Ok(term) => return Ok(Granted::new(Some(held.token), term)),
@@ -45,8 +45,14 @@ impl ZooKeeperEngine {
         let lock = self.address.root.lock(&request.name);
         let mut is_first = true;
         loop {
-            let link = request.cancel.run_until_cancelled(self.link(request.ttl)).await;
-            let link = link.ok_or_else(|| request.not_granted())??;
+            // A request that is repeated keeps its place, also if the session has no room for others.
+            let earlier = self.sessions.find(request.ttl, |link| link.has_request(request.grant));
+            let link = if let Some(link) = earlier {
+                link
+            } else {
+                let link = request.cancel.run_until_cancelled(self.link(request.ttl)).await;
+                link.ok_or_else(|| request.not_granted())??
+            };
             let asked: BoxFuture<'_, _> = match self.address.recipe {
                 Recipe::Sequential => Box::pin(self.queue(&link, &request, &lock)),
                 Recipe::Simple => Box::pin(self.take(&link, &request, &lock)),
@@ -65,7 +71,7 @@ impl ZooKeeperEngine {
                 continue;
             }
             let fault = self.told(fault);
-            if !request.waits {
+            if !request.waits() {
                 return Err(fault.into());
             }
             tracing::debug!(name = %request.name, %fault, "a place in the queue is gone: it is asked for anew");
@@ -81,7 +87,7 @@ impl ZooKeeperEngine {
         request: &AcquireRequest,
         lock: &str,
     ) -> Result<Granted, NotGot> {
-        if !request.waits && !link.has_request(request.grant) {
+        if !request.waits() && !link.has_request(request.grant) {
             // Whoever does not wait has nothing to write if the lock is taken.
             let seen = self.asked(request, link.see_now(lock)).await?;
             let is_in_its_way = |mode: Mode| !mode.compatible_with(request.mode);
@@ -94,7 +100,7 @@ impl ZooKeeperEngine {
         let details = self.details(request);
         let (node, seen) = self.asked(request, link.enter(lock, &entry, request.grant, &details)).await?;
         let answer = self.until_first(link, request, lock, &node, seen).await;
-        if answer.is_err() && !request.waits {
+        if answer.is_err() && !request.waits() {
             self.asked(request, self.leave(link, request, lock)).await?;
         }
         answer
@@ -147,7 +153,7 @@ impl ZooKeeperEngine {
         let _room = link.room(lock.len() + SIMPLE.len() + 1);
         let mut turn = None;
         // Who comes to others of its session does not ask before them.
-        let comes_to_others = request.waits
+        let comes_to_others = request.waits()
             && link.turns().anybody_waits_for(&request.name)
             && !link.has_request(request.grant);
         let mut in_the_way = comes_to_others.then(|| SIMPLE.to_owned());
@@ -155,7 +161,7 @@ impl ZooKeeperEngine {
         loop {
             if let Some(node) = in_the_way {
                 was_busy = true;
-                if turn.is_none() && request.waits {
+                if turn.is_none() && request.waits() {
                     // Without one if the session has ended, which shows in the next request.
                     turn = self.waited(link, request, link.turns().turn(&request.name)).await?;
                 }
@@ -204,7 +210,7 @@ impl ZooKeeperEngine {
         request: &AcquireRequest,
         node: &str,
     ) -> Result<(), NotGot> {
-        if !request.waits {
+        if !request.waits() {
             return Err(NotGot::Ended(request.not_granted()));
         }
         let Some(watcher) = self.asked(request, link.watch(node)).await? else { return Ok(()) };

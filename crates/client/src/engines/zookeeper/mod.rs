@@ -132,10 +132,10 @@ impl ZooKeeperEngine {
 
     /// The session of this ttl.
     async fn link(&self, ttl: Ttl) -> Result<InUse<Link>, EngineError> {
-        if let Some(link) = self.sessions.of(ttl, self.now()) {
+        if let Some(link) = self.sessions.of(ttl) {
             return Ok(link);
         }
-        let opening = self.sessions.open(ttl, self.now(), async |timeout| {
+        let opening = self.sessions.open(ttl, async |timeout| {
             Link::open(&self.address, timeout, &self.context, &self.sessions).await
         });
         let opened = async { Ok::<_, Fault>(opening.await) };
@@ -149,7 +149,7 @@ impl ZooKeeperEngine {
 
     /// The session of a grant, and what stands for it.
     fn held(&self, grant: &Grant) -> Option<(InUse<Link>, Held)> {
-        self.sessions.with(grant.id, grant.ttl, self.now())
+        self.sessions.with(grant.id, grant.ttl)
     }
 
     /// Whether a grant stands, and from when on it is believed in.
@@ -328,7 +328,7 @@ impl Engine for ZooKeeperEngine {
         Box::pin(async move {
             let lock = self.address.root.lock(&grant.name);
             let entry = self.address.names.entry(grant.id, grant.mode);
-            for link in self.sessions.every(grant.ttl, self.now()) {
+            for link in self.sessions.every(grant.ttl) {
                 match self.answer(link.withdraw(&lock, &entry, grant.id)).await {
                     // It went with its session.
                     Err(fault) if fault.what() == What::SessionOver => {}

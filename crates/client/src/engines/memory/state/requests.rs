@@ -48,7 +48,7 @@ impl State {
         let known = self.grants.contains_key(&session);
         if let Some(waits) = self.grants.get_mut(&session).and_then(|entry| entry.waits.as_mut()) {
             // It keeps its place, and the answer goes to this request.
-            if !request.waits {
+            if !request.waits() {
                 return Asked::Settled(Err(Refusal::Busy { name: request.name.clone() }));
             }
             let (answer, settled) = oneshot::channel();
@@ -63,7 +63,7 @@ impl State {
             name: request.name.clone(),
             mode: request.mode,
             owner: request.owner,
-            wait: wait(request.waits),
+            wait: wait(request.waits()),
             label: request.label.as_deref().map(|label| {
                 let most = Limits::default().label_bytes as usize;
                 label[..label.floor_char_boundary(most)].into()

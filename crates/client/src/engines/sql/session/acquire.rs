@@ -11,7 +11,7 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use super::texts::{Kind, SLICE, Texts};
 use super::{Held, SessionEngine, term};
-use crate::engine::{AcquireRequest, Granted};
+use crate::engine::{AcquireRequest, Granted, Waits};
 use crate::engines::sql::connection::{Arg, Connection, Row, Sql};
 use crate::engines::sql::fault::{Fault, What};
 use crate::engines::sql::link::Lent;
@@ -90,7 +90,7 @@ impl SessionEngine {
             if let Some(granted) = self.ask(&request, &mut kept).await? {
                 return Ok(granted);
             }
-            if !request.waits {
+            if !request.waits() {
                 break;
             }
         }
@@ -229,11 +229,13 @@ impl SessionEngine {
     /// A connection for a request; nothing, if there is none in the time that it has.
     async fn connection(&self, request: &AcquireRequest) -> Result<Option<Lent>, Fault> {
         const FULL: &str = "all connections that locks may take are in use: raise `connections=` in the URL";
-        if request.waits {
+        if request.waits() {
             return self.locks.take_unless(request.cancel.cancelled()).await;
         }
-        let lent = self.locks.take_now().await?;
-        lent.map(Some).ok_or_else(|| self.locks.refused(FULL))
+        match self.locks.take_now().await? {
+            None if request.wait == Waits::No => Err(self.locks.refused(FULL)),
+            lent => Ok(lent),
+        }
     }
 
     /// Makes the row of a lock, outside of its transaction. With MySQL, it may have to wait for one who was faster, and has it locked.
@@ -281,7 +283,7 @@ impl SessionEngine {
         let [key, name, grant, owner, details] = ask.args();
         let args = [key, name, grant, owner, details, key];
         let mut done = lent.connection.run(&self.texts.lock_named, &args).await?;
-        if done.rows == 0 && ask.request.waits {
+        if done.rows == 0 && ask.request.waits() {
             // By a statement that touches no table: whoever wants to alter one, or to stop all writing, would wait behind it, and everybody
             // else behind that.
             let wait_ms = i64::try_from(SLICE.as_millis()).expect("a slice is some seconds");

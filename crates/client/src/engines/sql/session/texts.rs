@@ -431,7 +431,7 @@ fn row_of_postgres(t: &str, shared: bool, name: &str) -> String {
 }
 
 fn tries(request: &AcquireRequest) -> bool {
-    !request.waits
+    !request.waits()
 }
 
 /// An instant of PostgreSQL, in microseconds.

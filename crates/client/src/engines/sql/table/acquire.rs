@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_table::{GrantId, Value};
+use tenure_table::Value;
 
 use super::book::{Answer, Ask, Book, PLACE_KEPT};
 use super::change::Change;
@@ -25,9 +25,6 @@ const UNHEARD_LOOKS: Duration = Duration::from_millis(200);
 
 /// How long a waiter pauses when others of the same client kept its request from the database.
 const FULL_PAUSE: Duration = Duration::from_millis(100);
-
-/// The limit of the list of unanswered requests. Requests beyond it are left to their leases if they arrive late.
-const MOST_UNANSWERED: usize = 10_000;
 
 impl TableEngine {
     /// Takes the lock if it is free, nobody waits, and it has no value: one statement.
@@ -56,9 +53,9 @@ impl TableEngine {
         if !request.reenter && !self.listener.has_waiter(&request.name) {
             let sent_at = self.now();
             match self.take(&request, &details).await {
-                Ok(Some(token)) => return Ok(self.granted(&request, sent_at, token, Value::default())),
+                Ok(Some(token)) => return Ok(granted(&request, sent_at, token, Value::default())),
                 // It is asked for again, and finds what may have been done.
-                Err(fault) if fault.what == What::NoAnswer => self.note_unanswered(request.grant),
+                Err(fault) if fault.what == What::NoAnswer => request.events.unanswered(),
                 Ok(None) | Err(_) => {}
             }
         }
@@ -72,7 +69,7 @@ impl TableEngine {
     ) -> Result<Granted, AcquireError> {
         // How many stood before this one when it last asked.
         let mut place = 0;
-        let waiter = request.waits.then(|| self.listener.register(request.grant, &request.name));
+        let waiter = request.waits().then(|| self.listener.register(request.grant, &request.name));
         while !request.cancel.is_cancelled() {
             let (sent_at, client) = (self.now(), self.listener.client());
             let ask = Ask {
@@ -82,11 +79,11 @@ impl TableEngine {
                 reenter: request.reenter,
                 ttl: milliseconds(request.ttl),
                 details: &details,
-                client: request.waits.then_some(&*client),
+                client: request.waits().then_some(&*client),
             };
             let pause = match self.ask(&request, &ask, place).await {
                 Ok((Answer::Granted { token }, value)) => {
-                    return Ok(self.granted(&request, sent_at, token, value));
+                    return Ok(granted(&request, sent_at, token, value));
                 }
                 Ok((Answer::Held(held), _)) => {
                     let (name, asked) = (request.name.clone(), request.mode);
@@ -104,12 +101,12 @@ impl TableEngine {
                     expires_in.filter(|_| before == 0).map_or(look, |left| look.min(left + MARGIN))
                 }
                 // Others of this client are before it, and the database is none the worse for it.
-                Err(fault) if request.waits && matches!(fault.what, What::Full | What::LockTimeout) => {
+                Err(fault) if request.waits() && matches!(fault.what, What::Full | What::LockTimeout) => {
                     FULL_PAUSE
                 }
                 Err(fault) => {
                     if fault.what == What::NoAnswer {
-                        self.note_unanswered(request.grant);
+                        request.events.unanswered();
                     }
                     return Err(fault.into());
                 }
@@ -124,25 +121,10 @@ impl TableEngine {
         Err(request.not_granted())
     }
 
-    fn granted(&self, request: &AcquireRequest, sent_at: BootTime, number: i64, value: Value) -> Granted {
-        let repeated = self.unanswered().contains(&request.grant);
-        let granted = Granted::new(Some(token(number)), term(sent_at, request.ttl)).with_value(value);
-        granted.repeated_if(repeated)
-    }
-
-    /// Notes a request that was sent and not answered: it may still arrive.
-    fn note_unanswered(&self, grant: GrantId) {
-        let mut unanswered = self.unanswered();
-        if unanswered.len() < MOST_UNANSWERED {
-            unanswered.insert(grant);
-        }
-    }
-
     /// Leaves the queue, and gives back what may have been granted without our having heard of it.
     pub(super) async fn withdraw_request(&self, grant: &Grant) -> Result<Withdrawn, Fault> {
         self.let_go(&grant.name, grant.id).await?;
-        let unanswered = self.unanswered().remove(&grant.id);
-        Ok(if unanswered { Withdrawn::ForNow } else { Withdrawn::ForGood })
+        Ok(if grant.may_arrive { Withdrawn::ForNow } else { Withdrawn::ForGood })
     }
 
     /// Asks for the lock: by a look alone where that is enough, since whoever changes something keeps all others from it.
@@ -177,8 +159,12 @@ impl TableEngine {
         let answer =
             self.link.with(Change { engine: self, name, asks: Some(request.grant), how: change }).await;
         if repeated {
-            self.note_unanswered(request.grant);
+            request.events.unanswered();
         }
         answer
     }
+}
+
+fn granted(request: &AcquireRequest, sent_at: BootTime, number: i64, value: Value) -> Granted {
+    Granted::new(Some(token(number)), term(sent_at, request.ttl)).with_value(value)
 }

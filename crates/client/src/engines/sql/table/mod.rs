@@ -9,8 +9,7 @@ mod change;
 mod listen;
 mod texts;
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -65,8 +64,6 @@ pub(super) struct TableEngine {
     ourselves: Ourselves,
     capabilities: Capabilities,
     context: EngineContext,
-    /// Grants of which a request was not answered, and may still arrive.
-    unanswered: Mutex<HashSet<GrantId>>,
     closing: CancellationToken,
 }
 
@@ -98,7 +95,6 @@ impl TableEngine {
             texts,
             ourselves: Ourselves::new(),
             capabilities,
-            unanswered: Mutex::default(),
             closing: CancellationToken::new(),
             context,
         });
@@ -109,10 +105,6 @@ impl TableEngine {
 
     fn now(&self) -> BootTime {
         self.context.clock.now()
-    }
-
-    fn unanswered(&self) -> MutexGuard<'_, HashSet<GrantId>> {
-        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads what is written down of a lock, lets `change` change it, writes it, and wakes those whose turn it then is.

@@ -66,8 +66,9 @@ impl Link {
         }
     }
 
-    fn note_made(&self, grant: GrantId, node: &Node) {
-        self.requests().entry(grant).or_default().node = Some(node.clone());
+    /// Notes which node stands for a request: one that has marked no value yet.
+    fn note_made(&self, grant: GrantId, node: Option<&Node>) {
+        self.requests().insert(grant, Request { node: node.cloned(), mark: None });
     }
 
     /// Notes that the lock's value may be marked by a request that is not granted yet.
@@ -182,7 +183,7 @@ impl Link {
         };
         loop {
             if may_be_made && let Some(found) = self.find(lock, entry).await? {
-                self.note_made(grant, &found);
+                self.note_made(grant, Some(&found));
                 return Ok((found, None));
             }
             let sent_at = self.context.clock.now();
@@ -192,7 +193,7 @@ impl Link {
                 Ok((stat, sequence)) => {
                     self.proven(sent_at);
                     let node = Node { path: format!("{path}{sequence}"), token: token(&stat) };
-                    self.note_made(grant, &node);
+                    self.note_made(grant, Some(&node));
                     return Ok((node, seen.ok()));
                 }
                 Err(Error::NoNode) => {
@@ -234,6 +235,7 @@ impl Link {
             may_be_made = match made {
                 Ok((stat, _)) => {
                     self.proven(sent_at);
+                    self.note_made(grant, None);
                     let node = Node { path, token: token(&stat) };
                     return Ok(Some((node, seen.ok())));
                 }
@@ -415,15 +417,16 @@ impl Link {
     pub(super) async fn put_out(self: Arc<Self>, held: Held, grant: GrantId) {
         // It may be about to write.
         let _written = held.writing.lock().await;
-        loop {
-            if is_simple(&held.node) && !matches!(self.is_taken_by(&held.node, grant).await, Ok(Some(_))) {
-                return;
-            }
+        let is_there = async || {
+            !is_simple(&held.node) || matches!(self.is_taken_by(&held.node, grant).await, Ok(Some(_)))
+        };
+        while is_there().await {
             match self.free(&held.node, None).await {
                 Err(fault) if fault.what() == What::AnswerLost => self.pause().await,
-                _ => return,
+                _ => break,
             }
         }
+        self.forget_request(grant);
     }
 
     /// Takes away the node of a lock if it is empty, where the server does not do so by itself. Nobody waits for it.
