@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::background::Background;
 use crate::engine::{AcquireRequest, Granted};
 use crate::error::{AcquireError, OperationError};
 use crate::hold::Hold;
-use crate::shared::Background;
-use crate::wait::{Asked, WaitUntil, Waiting};
+use crate::wait::{LastAnswer, WaitUntil, Waiting};
 
 /// Asks the engine for a grant. With an error, nothing of the request is left behind, or the client goes on to withdraw it.
 pub(crate) async fn acquire(
@@ -19,7 +19,7 @@ pub(crate) async fn acquire(
     let waiting = Waiting { clock: &*background.clock, name, wait, cancel };
     let ask =
         |wait, cancel| background.engine.clone().acquire(AcquireRequest { wait, cancel, ..request.clone() });
-    let Asked { answer, times } = waiting.ask(ask).await;
+    let LastAnswer { answer, times } = waiting.ask(ask).await;
     if times > 1 {
         hold.note_unanswered();
     }

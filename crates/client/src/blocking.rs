@@ -31,13 +31,13 @@ use crate::error::{
 };
 use crate::guard::Release;
 use crate::info::{LockInfo, Member};
+use crate::inner::ClientInner;
 use crate::once_per::Record;
 use crate::request::{Options, request_options};
-use crate::shared::Shared;
 use crate::thread::ClientThread;
 use crate::wait::Wait;
 
-fn block_on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
+fn block_on<F: Future>(shared: &Arc<ClientInner>, future: F) -> F::Output {
     shared.thread.handle().runtime().block_on(future)
 }
 
@@ -336,7 +336,7 @@ impl GuardWatch {
 #[must_use = "dropping it releases the locks"]
 pub struct GuardSet {
     set: crate::GuardSet,
-    shared: Arc<Shared>,
+    shared: Arc<ClientInner>,
 }
 
 impl GuardSet {

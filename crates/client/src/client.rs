@@ -15,13 +15,13 @@ use crate::error::{
     BreakError, CloseError, ConnectError, EngineError, InspectError, LostReason, OncePerError,
 };
 use crate::info::{LockInfo, Member};
+use crate::inner::ClientInner;
 use crate::lock_all::LockAllRequest;
 use crate::observation::Observation;
 use crate::once_per::{OncePerRequest, Run};
 use crate::owner::Owner;
 use crate::random;
 use crate::request::LockRequest;
-use crate::shared::Shared;
 use crate::thread::ClientThread;
 
 /// A connection to an engine. Clones share it. When the last clone and the last guard are gone, the drop blocks for up to two
@@ -29,7 +29,7 @@ use crate::thread::ClientThread;
 /// waits longer, without blocking the thread, and says what could not be confirmed.
 #[derive(Clone, Debug)]
 pub struct Client {
-    shared: Arc<Shared>,
+    shared: Arc<ClientInner>,
 }
 
 /// How long [`Client::close`] waits for releases to be confirmed.
@@ -61,7 +61,7 @@ impl Client {
     pub(crate) async fn connect_on(thread: ClientThread, url: &str) -> Result<Self, ConnectError> {
         let mut context = EngineContext::of(&thread, None);
         let engine = engines::open(url, &mut context).await?;
-        Ok(Self { shared: Shared::new(engine, context.clock, thread) })
+        Ok(Self { shared: ClientInner::new(engine, context.clock, thread) })
     }
 
     /// A client of an engine that is not one of ours.
@@ -79,7 +79,7 @@ impl Client {
         let thread = ClientThread::start().map_err(ConnectError::Thread)?;
         let context = EngineContext::of(&thread, clock);
         let engine = open(context.clone())?;
-        Ok(Self { shared: Shared::new(engine, context.clock, thread) })
+        Ok(Self { shared: ClientInner::new(engine, context.clock, thread) })
     }
 
     /// What the engine can do.
@@ -97,7 +97,7 @@ impl Client {
         &self.shared.clock
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<ClientInner> {
         &self.shared
     }
 

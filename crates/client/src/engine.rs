@@ -35,9 +35,9 @@ use crate::error::{
 };
 use crate::hold::Hold;
 use crate::info::{LockInfo, Member};
+use crate::inner::ClientInner;
 use crate::lease::{Term, Ttl};
 use crate::random;
-use crate::shared::Shared;
 use crate::thread::ClientThread;
 
 /// Where an engine lives: the client's own runtime, and its clock.
@@ -470,11 +470,11 @@ pub enum Break {
 #[derive(Clone)]
 pub struct GrantEvents {
     hold: Weak<Hold>,
-    shared: Weak<Shared>,
+    shared: Weak<ClientInner>,
 }
 
 impl GrantEvents {
-    pub(crate) fn new(hold: &Arc<Hold>, shared: &Arc<Shared>) -> Self {
+    pub(crate) fn new(hold: &Arc<Hold>, shared: &Arc<ClientInner>) -> Self {
         Self { hold: Arc::downgrade(hold), shared: Arc::downgrade(shared) }
     }
 

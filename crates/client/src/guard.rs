@@ -18,8 +18,8 @@ use crate::clock::BootTime;
 use crate::engine::{Cancellation, Conversion, Engine, Grant, Granted, Remembered, Start, Waits};
 use crate::error::{ConvertError, EngineError, Lost, LostReason, ReleaseError, RememberError, ValueError};
 use crate::hold::{Ended, GuardState, Hold, LetGo, NotConverted, Progress, ReleaseTask};
+use crate::inner::ClientInner;
 use crate::operation::Operation;
-use crate::shared::Shared;
 use crate::wait::{Wait, WaitUntil, Waiting};
 use crate::watch::GuardWatch;
 
@@ -33,7 +33,7 @@ use crate::watch::GuardWatch;
 #[must_use = "dropping a guard releases the lock"]
 pub struct Guard {
     hold: Arc<Hold>,
-    shared: Arc<Shared>,
+    shared: Arc<ClientInner>,
     on_drop: OnDrop,
 }
 
@@ -61,7 +61,7 @@ pub enum Release {
 }
 
 impl Guard {
-    pub(crate) const fn new(hold: Arc<Hold>, shared: Arc<Shared>) -> Self {
+    pub(crate) const fn new(hold: Arc<Hold>, shared: Arc<ClientInner>) -> Self {
         Self { hold, shared, on_drop: OnDrop::Release }
     }
 
@@ -75,7 +75,7 @@ impl Guard {
         &self.hold
     }
 
-    pub(crate) const fn shared(&self) -> &Arc<Shared> {
+    pub(crate) const fn shared(&self) -> &Arc<ClientInner> {
         &self.shared
     }
 
@@ -433,7 +433,7 @@ pub(crate) async fn run_while<F: Future>(
 
 /// Asks the engine for a conversion.
 async fn ask_for_conversion(
-    shared: Arc<Shared>,
+    shared: Arc<ClientInner>,
     grant: Grant,
     to: Mode,
     wait: WaitUntil,
@@ -454,7 +454,7 @@ async fn ask_for_conversion(
 
 /// Takes in a conversion whose caller has gone: what went up or sideways goes back.
 async fn settle_conversion(
-    shared: &Arc<Shared>,
+    shared: &Arc<ClientInner>,
     hold: &Arc<Hold>,
     from: Grant,
     to: Mode,

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use crate::clock::BootTime;
 use crate::hold::{Due, Hold};
-use crate::shared::Shared;
+use crate::inner::ClientInner;
 
 /// Which hold is due when.
 #[derive(Debug, Default)]
@@ -107,7 +107,7 @@ impl Schedule {
 }
 
 /// Runs on the client's thread for as long as the client lives.
-pub(crate) async fn keep(client: Weak<Shared>) {
+pub(crate) async fn keep(client: Weak<ClientInner>) {
     let Some((clock, schedule)) =
         client.upgrade().map(|shared| (shared.clock.clone(), shared.schedule.clone()))
     else {

@@ -26,6 +26,7 @@
 //! What each engine promises, and what it assumes, is in `docs/guarantees.md`.
 
 mod attempt;
+mod background;
 pub mod blocking;
 pub mod capabilities;
 mod client;
@@ -39,6 +40,7 @@ pub mod fence;
 mod guard;
 mod hold;
 mod info;
+mod inner;
 mod keeper;
 mod lease;
 mod lock_all;
@@ -51,7 +53,6 @@ mod owner;
 mod random;
 mod renewal;
 mod request;
-mod shared;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod sql;
 mod telemetry;

@@ -12,15 +12,15 @@ use tenure_table::{LockName, NameError, OwnerId};
 
 use crate::error::{AcquireError, Lost, ReleaseError};
 use crate::guard::{Guard, Release, run_while};
+use crate::inner::ClientInner;
 use crate::request::{LockRequest, Options, request_options};
-use crate::shared::Shared;
 use crate::wait::{Wait, WaitUntil};
 
 /// A request for several locks, which nothing is done about until it is [acquired](LockAllRequest::acquire).
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing until it is acquired"]
 pub struct LockAllRequest {
-    shared: Arc<Shared>,
+    shared: Arc<ClientInner>,
     names: Result<Vec<LockName>, NameError>,
     owner: OwnerId,
     options: Options,
@@ -30,7 +30,7 @@ request_options!(LockAllRequest);
 
 impl LockAllRequest {
     pub(crate) fn new<N: AsRef<str>>(
-        shared: Arc<Shared>,
+        shared: Arc<ClientInner>,
         names: impl IntoIterator<Item = N>,
         owner: OwnerId,
     ) -> Self {
@@ -46,7 +46,7 @@ impl LockAllRequest {
         &mut self.options
     }
 
-    pub(crate) const fn shared_with(&self) -> &Arc<Shared> {
+    pub(crate) const fn shared_with(&self) -> &Arc<ClientInner> {
         &self.shared
     }
 

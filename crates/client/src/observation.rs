@@ -10,22 +10,22 @@ use tenure_table::LockName;
 
 use crate::error::{EngineError, InspectError};
 use crate::info::LockInfo;
+use crate::inner::ClientInner;
 use crate::random;
-use crate::shared::Shared;
 
 /// The pause after an error: an engine that cannot be reached is not asked without one.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Who holds a lock, as it changes: from [`Client::observe`](crate::Client::observe).
 pub struct Observation {
-    shared: Arc<Shared>,
+    shared: Arc<ClientInner>,
     name: LockName,
     changes: BoxStream<'static, Result<LockInfo, InspectError>>,
     failed: bool,
 }
 
 impl Observation {
-    pub(crate) fn new(shared: Arc<Shared>, name: LockName) -> Self {
+    pub(crate) fn new(shared: Arc<ClientInner>, name: LockName) -> Self {
         let changes = shared.engine.clone().observe(name.clone());
         Self { shared, name, changes, failed: false }
     }

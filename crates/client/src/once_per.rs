@@ -18,9 +18,9 @@ use crate::clock::BootTime;
 use crate::engine::{Remembered, Start};
 use crate::error::{AcquireError, EngineError, InspectError, OncePerError, RememberError};
 use crate::guard::{Guard, Release};
+use crate::inner::ClientInner;
 use crate::random;
 use crate::request::{LockRequest, Options, request_options};
-use crate::shared::Shared;
 
 /// How long [`OncePerRequest::every`] pauses after an error, unless the period is shorter.
 const RETRY_EVERY: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ impl OncePerRequest {
         self.request.options()
     }
 
-    pub(crate) const fn shared_with(&self) -> &Arc<Shared> {
+    pub(crate) const fn shared_with(&self) -> &Arc<ClientInner> {
         self.request.shared_with()
     }
 
@@ -218,7 +218,7 @@ impl OncePerRequest {
 
 /// A job whose last start is asked for.
 struct Job {
-    shared: Arc<Shared>,
+    shared: Arc<ClientInner>,
     name: LockName,
     window: Duration,
 }

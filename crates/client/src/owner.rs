@@ -11,9 +11,9 @@ use tenure_table::{LockName, OwnerId};
 use tokio::sync::watch;
 
 use crate::hold::Hold;
+use crate::inner::ClientInner;
 use crate::lock_all::LockAllRequest;
 use crate::request::LockRequest;
-use crate::shared::Shared;
 
 /// Somebody who holds locks, known by a 128-bit id. Locks that are acquired through one owner re-enter: a
 /// second acquire of the same lock succeeds at once, where the held mode covers the asked one, and the last guard releases.
@@ -39,12 +39,12 @@ use crate::shared::Shared;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Owner {
-    shared: Arc<Shared>,
+    shared: Arc<ClientInner>,
     id: OwnerId,
 }
 
 impl Owner {
-    pub(crate) const fn new(shared: Arc<Shared>, id: OwnerId) -> Self {
+    pub(crate) const fn new(shared: Arc<ClientInner>, id: OwnerId) -> Self {
         Self { shared, id }
     }
 

@@ -15,12 +15,12 @@ use crate::engine::{AcquireRequest, GrantEvents, Granted, Waits};
 use crate::error::{AcquireError, EngineError};
 use crate::guard::Guard;
 use crate::hold::{Hold, ReleaseTask, Unusable, WhenLost};
+use crate::inner::ClientInner;
 use crate::lease::Ttl;
 use crate::once_per::OncePerRequest;
 use crate::operation::Operation;
 use crate::owner::Slot;
 use crate::random;
-use crate::shared::Shared;
 use crate::wait::{Wait, WaitUntil};
 
 /// What every kind of request can be told.
@@ -139,7 +139,7 @@ pub(crate) use request_options;
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing until it is acquired"]
 pub struct LockRequest {
-    shared: Arc<Shared>,
+    shared: Arc<ClientInner>,
     name: Result<LockName, NameError>,
     owner: Option<OwnerId>,
     options: Options,
@@ -148,7 +148,7 @@ pub struct LockRequest {
 request_options!(LockRequest);
 
 impl LockRequest {
-    pub(crate) fn new(shared: Arc<Shared>, name: &str, owner: Option<OwnerId>) -> Self {
+    pub(crate) fn new(shared: Arc<ClientInner>, name: &str, owner: Option<OwnerId>) -> Self {
         Self { shared, name: LockName::parse(name), owner, options: Options::default() }
     }
 
@@ -160,7 +160,7 @@ impl LockRequest {
         Self { options, ..self }
     }
 
-    pub(crate) const fn shared_with(&self) -> &Arc<Shared> {
+    pub(crate) const fn shared_with(&self) -> &Arc<ClientInner> {
         &self.shared
     }
 
@@ -241,7 +241,7 @@ impl LockRequest {
 
 /// A checked request that is under way.
 struct Acquire<'a> {
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<ClientInner>,
     options: &'a Options,
     owner: Option<OwnerId>,
     name: LockName,

@@ -104,7 +104,7 @@ pub(crate) struct Waiting<'a> {
 }
 
 /// The last answer to an operation, and how often the engine was asked for it.
-pub(crate) struct Asked<T> {
+pub(crate) struct LastAnswer<T> {
     pub(crate) answer: T,
     pub(crate) times: usize,
 }
@@ -114,14 +114,14 @@ impl Waiting<'_> {
     pub(crate) async fn ask<T, E: OperationError>(
         &self,
         ask: impl Fn(Waits, Cancellation) -> BoxFuture<'static, Result<T, E>>,
-    ) -> Asked<Result<T, E>> {
+    ) -> LastAnswer<Result<T, E>> {
         let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut times = 0;
         loop {
             times += 1;
             if self.wait.is_over(self.clock.now()) {
                 let waits = if times == 1 { Waits::No } else { Waits::NoMore };
-                return Asked { answer: ask(waits, self.cancel.clone()).await, times };
+                return LastAnswer { answer: ask(waits, self.cancel.clone()).await, times };
             }
             let is_over = match self.wait {
                 WaitUntil::At { .. } => self.cancel.child(),
@@ -141,7 +141,7 @@ impl Waiting<'_> {
             };
             match answer {
                 Err(error) if error.is_outage() && self.pause(&mut pauses, times, &error).await => {}
-                answer => return Asked { answer, times },
+                answer => return LastAnswer { answer, times },
             }
         }
     }

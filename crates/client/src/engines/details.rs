@@ -36,9 +36,9 @@ const LONGEST_LABEL: usize = 1024;
 
 /// Who this process is, to those who look: what is the same for all of its locks.
 #[derive(Debug)]
-pub(super) struct Ourselves(String);
+pub(super) struct ProcessInfo(String);
 
-impl Ourselves {
+impl ProcessInfo {
     pub(super) fn new() -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Self(format!(r#""host":{},"pid":{}"#, json(&host), std::process::id()))

@@ -196,7 +196,7 @@ impl EtcdEngine {
     ) -> Txn {
         let Attempt { keys, key, .. } = attempt;
         let gone = keys::gone(&self.address.prefix, request.grant);
-        let details = self.ourselves.details(request, self.context.clock.wall(), None);
+        let details = self.process.details(request, self.context.clock.wall(), None);
         let text = format!("{} {details}", request.owner);
         let not_yet = match condition {
             Condition::NotYet => Compare::is_missing(key.as_str()),

@@ -1,4 +1,4 @@
-//! Errors of etcd and of the way to it, with its own words and what to do.
+//! Errors of etcd and of the connection to it, with its own words and what to do.
 
 use tonic::{Code, Status, transport};
 

@@ -17,7 +17,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use super::api::{Get, Header, LeaseId, LeaseKept};
 use super::fault::{Fault, What};
 use super::keys::OWN_KEYS;
-use super::link::{Link, Way};
+use super::link::{Connection, Link};
 use super::rpc::Calls;
 use super::watches::{Watches, Woken};
 use crate::clock::BootTime;
@@ -330,9 +330,9 @@ impl Keeper {
         let at_most = (lease.session.timeout() / 6).max(SHORTEST_TRY).min(self.link.limit());
         let mut last = None;
         for _ in 0..CHANGES {
-            let way = self.link.way();
-            let once = Box::pin(self.keep_alive_once(lease.id, &way, stream));
-            match self.link.attempt(&way, self.now() + at_most, once).await {
+            let connection = self.link.connection();
+            let once = Box::pin(self.keep_alive_once(lease.id, &connection, stream));
+            match self.link.attempt(&connection, self.now() + at_most, once).await {
                 Ok(Some(sent_at)) => return Ok(sent_at),
                 Ok(None) => {}
                 Err(fault) if fault.what.is_silence() || fault.what == What::OldLogin => last = Some(fault),
@@ -351,33 +351,36 @@ impl Keeper {
     async fn keep_alive_once(
         &self,
         id: i64,
-        way: &Way,
+        connection: &Connection,
         stream: &mut Option<Stream>,
     ) -> Result<Option<BootTime>, Fault> {
-        let fault = |error| Fault::of(&way.at, &error);
-        let ended = || Fault::no_answer(format!("{} has ended a stream of keep-alives", way.at));
+        let fault = |error| Fault::of(&connection.at, &error);
+        let ended = || Fault::no_answer(format!("{} has ended a stream of keep-alives", connection.at));
         let sent_at = self.now();
         // Taken out, so that one on which something went wrong is not used again.
-        let mut open = match stream.take().filter(|open| open.number == way.number) {
+        let mut open = match stream.take().filter(|open| open.number == connection.number) {
             Some(open) => {
                 open.calls.requests.send(LeaseId { id }).await.map_err(|_| ended())?;
                 open
             }
-            None => Stream { number: way.number, calls: way.client.keep_alive(id).await.map_err(fault)? },
+            None => Stream {
+                number: connection.number,
+                calls: connection.client.keep_alive(id).await.map_err(fault)?,
+            },
         };
         let kept = open.calls.answers.message().await.map_err(fault)?.ok_or_else(ended)?;
         if kept.ttl <= 0 {
-            return Err(Fault::lease_gone(&way.at));
+            return Err(Fault::lease_gone(&connection.at));
         }
         *stream = Some(open);
         let probe = Get::key(format!("{}{OWN_KEYS}", self.prefix)).count_only();
-        let read = way.client.get(probe).await.map_err(fault)?;
+        let read = connection.client.get(probe).await.map_err(fault)?;
         let (before, after) = (kept.header.as_ref().map(led_by), read.header.as_ref().map(led_by));
         Ok((before.is_some() && before == after).then_some(sent_at))
     }
 }
 
-/// A stream of keep-alives, on one way.
+/// A stream of keep-alives, on one connection.
 struct Stream {
     number: u64,
     calls: Calls<LeaseId, LeaseKept>,

@@ -1,4 +1,4 @@
-//! The way to etcd: to one member at a time, for as long as it answers.
+//! The connection to etcd: to one member at a time, for as long as it answers.
 //!
 //! Every request may be sent twice, since all that they do is conditional. So one that fails, or is not answered for a while, is sent again, to
 //! the next member if there are several, until its time is over. The client crate could spread requests over all members, but then each that
@@ -39,7 +39,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// A member is given up for the next if nothing was heard of it for so long, if the time of the request allows for that.
 const SHORTEST_ATTEMPT: Duration = Duration::from_secs(1);
 
-/// A way is gone for at least so long before it is turned from.
+/// A connection has failed for at least so long before another one is made.
 const YOUNGEST: Duration = Duration::from_millis(200);
 
 pub(super) struct Link {
@@ -50,18 +50,18 @@ pub(super) struct Link {
     members: Vec<(Endpoint, String)>,
     login: Option<Credentials>,
     present: Mutex<Present>,
-    /// Which way is the present one, for those who have streams on it.
+    /// Which connection is the present one, for streams on it.
     turned: watch::Sender<u64>,
 }
 
 struct Present {
     member: usize,
     number: u64,
-    way: Option<Way>,
+    connection: Option<Connection>,
 }
 
-/// The way to one member.
-pub(super) type Way = Arc<Connected>;
+/// The connection to one member.
+pub(super) type Connection = Arc<Connected>;
 
 pub(super) struct Connected {
     pub(super) number: u64,
@@ -69,7 +69,7 @@ pub(super) struct Connected {
     pub(super) at: String,
     pub(super) client: Client,
     made: BootTime,
-    /// When something was last heard on this way.
+    /// When something was last heard on this connection.
     heard: Mutex<BootTime>,
     /// What became of the login, if there is one.
     login: Option<watch::Receiver<Option<Result<(), Fault>>>>,
@@ -96,7 +96,7 @@ impl Link {
             limit: address.limit,
             members,
             login: address.login(),
-            present: Mutex::new(Present { member, number: 0, way: None }),
+            present: Mutex::new(Present { member, number: 0, connection: None }),
             turned: watch::Sender::new(0),
         }))
     }
@@ -113,15 +113,15 @@ impl Link {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The present way. It begins to connect with the first request.
-    pub(super) fn way(&self) -> Way {
+    /// The present connection. It is opened with the first request.
+    pub(super) fn connection(&self) -> Connection {
         let mut present = self.present();
-        if let Some(way) = &present.way {
-            return way.clone();
+        if let Some(connection) = &present.connection {
+            return connection.clone();
         }
-        let way = Arc::new(self.connect(present.member, present.number));
-        present.way = Some(way.clone());
-        way
+        let connection = Arc::new(self.connect(present.member, present.number));
+        present.connection = Some(connection.clone());
+        connection
     }
 
     fn connect(&self, member: usize, number: u64) -> Connected {
@@ -144,26 +144,26 @@ impl Link {
         Connected { number, at: at.clone(), client, made, heard: Mutex::new(made), login }
     }
 
-    /// Nobody goes this way any more: the next member is asked from now on, or the same on a new connection if it is the only one.
-    pub(super) fn turn_from(&self, way: &Connected) {
+    /// This connection is not used any more: the next member is asked from now on, or the same on a new connection if it is the only one.
+    pub(super) fn turn_from(&self, connection: &Connected) {
         // Not each of many who find no leader makes a connection of its own.
-        if self.now() < way.made + YOUNGEST {
+        if self.now() < connection.made + YOUNGEST {
             return;
         }
         let mut present = self.present();
-        if present.number == way.number {
+        if present.number == connection.number {
             present.member = (present.member + 1) % self.members.len();
             present.number += 1;
-            present.way = None;
+            present.connection = None;
             self.turned.send_replace(present.number);
         }
     }
 
-    /// Resolves when another way than this is the present one.
-    pub(super) async fn turned_from(&self, way: &Connected) {
+    /// Resolves when another connection than this is the present one.
+    pub(super) async fn turned_from(&self, connection: &Connected) {
         let mut turned = self.turned.subscribe();
         // The sender is here.
-        let _ = turned.wait_for(|number| *number != way.number).await;
+        let _ = turned.wait_for(|number| *number != connection.number).await;
     }
 
     /// For how long a member may be silent.
@@ -189,11 +189,11 @@ impl Link {
         }
     }
 
-    /// One attempt on this way. It ends if nothing at all is heard there for a while; one that only takes long has many before it. What goes
+    /// One attempt on this connection. It ends if nothing at all is heard there for a while; one that only takes long has many before it. What goes
     /// wrong is learnt from.
     pub(super) async fn attempt<T>(
         &self,
-        way: &Way,
+        connection: &Connection,
         ends: BootTime,
         asking: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
@@ -201,7 +201,7 @@ impl Link {
         let limit = self.silence_limit();
         let silence = async {
             loop {
-                let silent_at = ends.min(way.heard_at().max(began) + limit);
+                let silent_at = ends.min(connection.heard_at().max(began) + limit);
                 if self.now() >= silent_at {
                     return;
                 }
@@ -209,44 +209,48 @@ impl Link {
             }
         };
         let attempted = async {
-            way.logged_in().await?;
+            connection.logged_in().await?;
             asking.await
         };
         let fault = tokio::select! {
             biased;
             answer = attempted => match answer {
                 Ok(answer) => {
-                    way.hears(self.now());
+                    connection.hears(self.now());
                     return Ok(answer);
                 }
                 Err(fault) => fault,
             },
-            () = silence => no_answer(&way.at, self.now().since(began)),
+            () = silence => no_answer(&connection.at, self.now().since(began)),
         };
         // A connection that breaks is made anew by itself; one that is silent is not.
-        let was_silent = self.now() >= way.heard_at().max(began) + limit;
+        let was_silent = self.now() >= connection.heard_at().max(began) + limit;
         if fault.what == What::OldLogin {
             // If this fails, the next request says why.
-            let _ = self.until(self.now() + limit, way.renew_login()).await;
-        } else if way.login_failed() || was_silent || (fault.what.is_silence() && self.members.len() > 1) {
-            self.turn_from(way);
+            let _ = self.until(self.now() + limit, connection.renew_login()).await;
+        } else if connection.login_failed()
+            || was_silent
+            || (fault.what.is_silence() && self.members.len() > 1)
+        {
+            self.turn_from(connection);
         }
         Err(fault)
     }
 
     /// Asks until there is an answer, or the time of one request is over.
-    async fn ask<T, F>(&self, request: impl Fn(Way) -> F) -> Result<Answer<T>, Fault>
+    async fn ask<T, F>(&self, request: impl Fn(Connection) -> F) -> Result<Answer<T>, Fault>
     where
         F: Future<Output = Result<T, Status>>,
     {
         let ends = self.now() + self.limit;
         let (mut repeated, mut pause, mut before) = (false, FIRST_PAUSE, None);
         loop {
-            let way = self.way();
+            let connection = self.connection();
             // In a box, since calls are large, and those who wait for a lock have none under way.
-            let asking =
-                Box::pin(async { request(way.clone()).await.map_err(|error| Fault::of(&way.at, &error)) });
-            let fault = match self.attempt(&way, ends, asking).await {
+            let asking = Box::pin(async {
+                request(connection.clone()).await.map_err(|error| Fault::of(&connection.at, &error))
+            });
+            let fault = match self.attempt(&connection, ends, asking).await {
                 Ok(answer) => return Ok(Answer { answer, repeated }),
                 Err(fault) => fault,
             };
@@ -270,8 +274,8 @@ impl Link {
 
     /// Connects, to see whether that can be done and what answers.
     pub(super) async fn reach(&self, prefix: &str) -> Result<(), Fault> {
-        match self.ask(|way| async move { way.client.status().await }).await {
-            Ok(Answer { answer, .. }) => examine(&self.way().at, &answer.version)?,
+        match self.ask(|connection| async move { connection.client.status().await }).await {
+            Ok(Answer { answer, .. }) => examine(&self.connection().at, &answer.version)?,
             // Whoever may not ask is trusted to know what it connects to.
             Err(fault) if matches!(fault.error, EngineError::Denied { .. } | EngineError::Refused { .. }) => {
             }
@@ -282,45 +286,48 @@ impl Link {
     }
 
     pub(super) async fn txn(&self, txn: Txn) -> Result<Answer<TxnAnswer>, Fault> {
-        self.ask(|way| {
+        self.ask(|connection| {
             let txn = txn.clone();
-            async move { way.client.txn(txn).await }
+            async move { connection.client.txn(txn).await }
         })
         .await
     }
 
     /// Deletes a key; whether it was there.
     pub(super) async fn delete(&self, key: &str) -> Result<Answer<bool>, Fault> {
-        self.ask(|way| async move { Ok(way.client.delete(Delete::key(key)).await?.deleted > 0) }).await
+        self.ask(
+            |connection| async move { Ok(connection.client.delete(Delete::key(key)).await?.deleted > 0) },
+        )
+        .await
     }
 
     pub(super) async fn get(&self, get: Get) -> Result<Found, Fault> {
-        let asked = self.ask(|way| {
+        let asked = self.ask(|connection| {
             let get = get.clone();
-            async move { way.client.get(get).await }
+            async move { connection.client.get(get).await }
         });
         Ok(asked.await?.answer)
     }
 
     /// A new lease. One that is asked for twice because the answer was lost runs out by itself.
     pub(super) async fn grant(&self, ttl: i64) -> Result<LeaseGranted, Fault> {
-        Ok(self.ask(|way| async move { way.client.grant_lease(ttl).await }).await?.answer)
+        Ok(self.ask(|connection| async move { connection.client.grant_lease(ttl).await }).await?.answer)
     }
 
     pub(super) async fn revoke(&self, id: i64) -> Result<(), Fault> {
-        match self.ask(|way| async move { way.client.revoke_lease(id).await }).await {
+        match self.ask(|connection| async move { connection.client.revoke_lease(id).await }).await {
             Err(fault) if fault.what != What::LeaseGone => Err(fault),
             _ => Ok(()),
         }
     }
 
     pub(super) async fn lease_lives(&self, id: i64) -> Result<LeaseLives, Fault> {
-        Ok(self.ask(|way| async move { way.client.lease_lives(id).await }).await?.answer)
+        Ok(self.ask(|connection| async move { connection.client.lease_lives(id).await }).await?.answer)
     }
 
     /// Lets go of the connection.
     pub(super) fn close(&self) {
-        self.present().way = None;
+        self.present().connection = None;
     }
 }
 

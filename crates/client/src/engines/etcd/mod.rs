@@ -45,7 +45,7 @@ use crate::clock::BootTime;
 use crate::engine::{
     AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start, Withdrawn,
 };
-use crate::engines::details::Ourselves;
+use crate::engines::details::ProcessInfo;
 use crate::engines::session::HasSession;
 use crate::error::{
     AcquireError, BreakError, ConnectError, EngineError, InspectError, LostReason, ReleaseError,
@@ -67,7 +67,7 @@ pub(crate) struct EtcdEngine {
     link: Arc<Link>,
     keeper: Arc<Keeper>,
     watches: Arc<Watches>,
-    ourselves: Ourselves,
+    process: ProcessInfo,
     capabilities: Capabilities,
     context: EngineContext,
 }
@@ -95,8 +95,8 @@ impl EtcdEngine {
             reach: Reach::Network,
             ..Capabilities::minimal(ENGINE, "key")
         };
-        let ourselves = Ourselves::new();
-        Ok(Arc::new(Self { address, link, keeper, watches, ourselves, capabilities, context }))
+        let process = ProcessInfo::new();
+        Ok(Arc::new(Self { address, link, keeper, watches, process, capabilities, context }))
     }
 
     fn keys(&self, name: &LockName) -> Result<Keys, EngineError> {

@@ -15,7 +15,7 @@ use tonic::Streaming;
 
 use super::api::{Watch, WatchAnswer};
 use super::fault::Fault;
-use super::link::{Link, Way};
+use super::link::{Connection, Link};
 use super::rpc::Calls;
 use crate::engine::EngineContext;
 use crate::random;
@@ -122,19 +122,19 @@ impl Watches {
 
     /// One stream, until it breaks.
     async fn listen_once(&self) -> Result<(), Fault> {
-        let way = self.link.way();
+        let connection = self.link.connection();
         let ends = self.context.clock.now() + self.link.limit();
-        let opened = self.link.attempt(&way, ends, Box::pin(self.open(&way))).await?;
+        let opened = self.link.attempt(&connection, ends, Box::pin(self.open(&connection))).await?;
         let Some(Calls { requests, answers }) = opened else { return Ok(()) };
         tokio::select! {
             () = self.send(requests) => Ok(()),
-            ended = self.hear(&way, answers) => ended,
-            // All else goes another way from now on, since this one is silent.
-            () = self.link.turned_from(&way) => Ok(()),
+            ended = self.hear(&connection, answers) => ended,
+            // All else goes by another connection from now on, since this one is silent.
+            () = self.link.turned_from(&connection) => Ok(()),
         }
     }
 
-    async fn open(&self, way: &Way) -> Result<Option<Calls<Watch, WatchAnswer>>, Fault> {
+    async fn open(&self, connection: &Connection) -> Result<Option<Calls<Watch, WatchAnswer>>, Fault> {
         let first = {
             let mut state = self.state();
             state.left.clear();
@@ -143,8 +143,8 @@ impl Watches {
         };
         // They have all left meanwhile.
         let Some(first) = first else { return Ok(None) };
-        let stream = way.client.watch(first).await;
-        Ok(Some(stream.map_err(|error| Fault::of(&way.at, &error))?))
+        let stream = connection.client.watch(first).await;
+        Ok(Some(stream.map_err(|error| Fault::of(&connection.at, &error))?))
     }
 
     /// Tells etcd who came and who left, for as long as the stream stands.
@@ -168,14 +168,14 @@ impl Watches {
         }
     }
 
-    async fn hear(&self, way: &Way, mut answers: Streaming<WatchAnswer>) -> Result<(), Fault> {
-        let fault = |error| Fault::of(&way.at, &error);
+    async fn hear(&self, connection: &Connection, mut answers: Streaming<WatchAnswer>) -> Result<(), Fault> {
+        let fault = |error| Fault::of(&connection.at, &error);
         while let Some(answer) = answers.message().await.map_err(fault)? {
             self.heed(&answer);
             let refused = ["permission denied", "auth token"];
             if answer.canceled && refused.iter().any(|why| answer.cancel_reason.contains(why)) {
                 // etcd says so too if it does not know the login any more with which the stream was opened.
-                way.renew_login().await?;
+                connection.renew_login().await?;
                 return Ok(());
             }
         }

@@ -6,15 +6,15 @@ use std::sync::atomic::Ordering;
 use tenure_table::Refusal;
 use tokio::sync::oneshot;
 
-use super::server::{Passed, REQUEST_LIMIT};
-use super::state::{Asked, Settled, State, Undone};
+use super::server::{Delivery, REQUEST_LIMIT};
+use super::state::{Reply, Settled, State, UndoOutcome};
 use super::{ENGINE, MemoryEngine, look, lost};
 use crate::engine::{AcquireRequest, Cancellation, Conversion, Granted};
 use crate::error::{AcquireError, ConvertError, EngineError, Lost, LostReason};
 
 /// A request that has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Silence {
+pub(super) enum NoAnswer {
     /// The client was closed.
     Closed,
     /// It did not get through.
@@ -23,12 +23,12 @@ pub(super) enum Silence {
     Unanswered,
 }
 
-impl From<Silence> for EngineError {
-    fn from(silence: Silence) -> Self {
-        let because = match silence {
-            Silence::Closed => return Self::Closed,
-            Silence::NotSent => "the store is paused, or the link to it is cut",
-            Silence::Unanswered => "the link to the store loses answers",
+impl From<NoAnswer> for EngineError {
+    fn from(no_answer: NoAnswer) -> Self {
+        let because = match no_answer {
+            NoAnswer::Closed => return Self::Closed,
+            NoAnswer::NotSent => "the store is paused, or the link to it is cut",
+            NoAnswer::Unanswered => "the link to the store loses answers",
         };
         let message = format!("no answer within {REQUEST_LIMIT:?}: {because}");
         Self::Unreachable { engine: ENGINE, message, cause: None }
@@ -37,11 +37,11 @@ impl From<Silence> for EngineError {
 
 impl MemoryEngine {
     /// Sends a request and waits for its answer, for as long as a request may take. With `cancel`, it is given up when that is raised.
-    pub(super) async fn ask<T, R>(&self, cancel: Option<&Cancellation>, mut request: R) -> Result<T, Silence>
+    pub(super) async fn ask<T, R>(&self, cancel: Option<&Cancellation>, mut request: R) -> Result<T, NoAnswer>
     where
         R: FnOnce(&mut State) -> T,
     {
-        let server = self.server().ok_or(Silence::Closed)?;
+        let server = self.server().ok_or(NoAnswer::Closed)?;
         let limit = self.context.clock.now() + REQUEST_LIMIT;
         let over = async {
             let cancelled = async {
@@ -58,11 +58,11 @@ impl MemoryEngine {
         let mut over = std::pin::pin!(over);
         let mut opened = server.opened();
         loop {
-            request = match server.pass(self.way, request) {
-                Ok(Passed::Answered(answer)) => return Ok(answer),
-                Ok(Passed::Unanswered) => {
+            request = match server.pass(self.link, request) {
+                Ok(Delivery::Answered(answer)) => return Ok(answer),
+                Ok(Delivery::Unanswered) => {
                     over.await;
-                    return Err(Silence::Unanswered);
+                    return Err(NoAnswer::Unanswered);
                 }
                 Err(request) => request,
             };
@@ -70,26 +70,26 @@ impl MemoryEngine {
                 biased;
                 // The server is held here, so the other end is there.
                 _ = opened.changed() => {}
-                () = &mut over => return Err(Silence::NotSent),
+                () = &mut over => return Err(NoAnswer::NotSent),
             }
         }
     }
 
     /// The same if it gets through at once.
-    fn ask_now<T>(&self, request: impl FnOnce(&mut State) -> T) -> Result<T, Silence> {
-        let server = self.server().ok_or(Silence::Closed)?;
-        match server.pass(self.way, request) {
-            Ok(Passed::Answered(answer)) => Ok(answer),
-            Ok(Passed::Unanswered) => Err(Silence::Unanswered),
-            Err(_) => Err(Silence::NotSent),
+    fn ask_now<T>(&self, request: impl FnOnce(&mut State) -> T) -> Result<T, NoAnswer> {
+        let server = self.server().ok_or(NoAnswer::Closed)?;
+        match server.pass(self.link, request) {
+            Ok(Delivery::Answered(answer)) => Ok(answer),
+            Ok(Delivery::Unanswered) => Err(NoAnswer::Unanswered),
+            Err(_) => Err(NoAnswer::NotSent),
         }
     }
 
     pub(super) async fn get(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
-        let asked = self.ask(Some(&request.cancel), |state| state.acquire(&request, self.way)).await;
+        let asked = self.ask(Some(&request.cancel), |state| state.acquire(&request, self.link)).await;
         let settled = match asked.map_err(EngineError::from)? {
-            Asked::Settled(settled) => Some(settled),
-            Asked::Waits(answer) => settled(answer, &request.cancel).await,
+            Reply::Settled(settled) => Some(settled),
+            Reply::Waits(answer) => settled(answer, &request.cancel).await,
         };
         match settled {
             Some(Ok(given)) => Ok(given.into()),
@@ -102,12 +102,16 @@ impl MemoryEngine {
         let attempt = self.conversions.fetch_add(1, Ordering::Relaxed);
         let asked = self.ask(Some(&conversion.cancel), |state| state.convert(&conversion, attempt)).await;
         let settled = match asked {
-            Ok(Asked::Settled(settled)) => Some(settled),
-            Ok(Asked::Waits(answer)) => settled(answer, &conversion.cancel).await,
-            Err(Silence::Unanswered) => {
-                return self.change_back(&conversion, attempt, EngineError::from(Silence::Unanswered).into());
+            Ok(Reply::Settled(settled)) => Some(settled),
+            Ok(Reply::Waits(answer)) => settled(answer, &conversion.cancel).await,
+            Err(NoAnswer::Unanswered) => {
+                return self.change_back(
+                    &conversion,
+                    attempt,
+                    EngineError::from(NoAnswer::Unanswered).into(),
+                );
             }
-            Err(silence) => return Err(EngineError::from(silence).into()),
+            Err(no_answer) => return Err(EngineError::from(no_answer).into()),
         };
         match settled {
             Some(Ok(given)) => Ok(given.into()),
@@ -125,22 +129,22 @@ impl MemoryEngine {
     ) -> Result<Granted, ConvertError> {
         let (grant, from) = (conversion.grant.id, conversion.grant.mode);
         match self.ask_now(|state| state.undo_conversion(grant, attempt, from)) {
-            Ok(Undone::Old) => Err(error),
-            Ok(Undone::New(given)) => Ok(given.into()),
-            Ok(Undone::Lost) => Err(lost(&conversion.grant).into()),
-            Err(Silence::Closed) => Err(EngineError::Closed.into()),
+            Ok(UndoOutcome::Old) => Err(error),
+            Ok(UndoOutcome::New(given)) => Ok(given.into()),
+            Ok(UndoOutcome::Lost) => Err(lost(&conversion.grant).into()),
+            Err(NoAnswer::Closed) => Err(EngineError::Closed.into()),
             // Whichever of the two stands, it keeps out whatever the old one does.
-            Err(Silence::NotSent | Silence::Unanswered) if conversion.to.covers(from) => {
+            Err(NoAnswer::NotSent | NoAnswer::Unanswered) if conversion.to.covers(from) => {
                 let engine = self.clone();
                 let undoing = async move {
                     let undo = |state: &mut State| drop(state.undo_conversion(grant, attempt, from));
-                    while let Err(Silence::NotSent | Silence::Unanswered) = engine.ask(None, undo).await {}
+                    while let Err(NoAnswer::NotSent | NoAnswer::Unanswered) = engine.ask(None, undo).await {}
                 };
                 self.undoing.spawn_on(undoing, &self.context.runtime);
                 Err(error)
             }
             // Others may be in already.
-            Err(Silence::NotSent | Silence::Unanswered) => {
+            Err(NoAnswer::NotSent | NoAnswer::Unanswered) => {
                 let name = conversion.grant.name.clone();
                 Err(Lost { name, reason: LostReason::Disconnected }.into())
             }

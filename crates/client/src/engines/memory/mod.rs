@@ -28,7 +28,7 @@ use futures_util::stream::{self, BoxStream};
 use tenure_table::{LockName, ModeSet};
 use tokio_util::task::TaskTracker;
 
-use self::server::{REQUEST_LIMIT, Server, Way};
+use self::server::{LinkId, REQUEST_LIMIT, Server};
 pub use self::store::{Link, MemoryStore};
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::{Clock, SystemClock};
@@ -50,8 +50,8 @@ const ENGINE: &str = "memory";
 struct MemoryEngine {
     /// Where its locks are; nothing once it is closed, so that a store goes with its last client.
     server: Mutex<Option<Arc<Server>>>,
-    /// By which way it gets there.
-    way: Way,
+    /// By which link it is reached.
+    link: LinkId,
     place: String,
     capabilities: Capabilities,
     context: EngineContext,
@@ -66,7 +66,7 @@ pub(crate) fn open_url(
     url: &EngineUrl<'_>,
     context: &mut EngineContext,
 ) -> Result<Arc<dyn Engine>, UrlError> {
-    let (server, way) = registry::find(url)?;
+    let (server, link) = registry::find(url)?;
     if let Some(clock) = server.clock() {
         context.clock = clock;
     }
@@ -93,7 +93,7 @@ pub(crate) fn open_url(
     Ok(Arc::new(MemoryEngine {
         place: server.url(),
         server: Mutex::new(Some(server)),
-        way,
+        link,
         capabilities,
         context: context.clone(),
         conversions: AtomicU64::new(0),
@@ -203,7 +203,7 @@ impl Engine for MemoryEngine {
 
     fn observe(self: Arc<Self>, name: LockName) -> BoxStream<'static, Result<LockInfo, InspectError>> {
         let changes = self.server().map(|server| server.work(|state| state.observe(&name)));
-        // With the store's own word for it: what it says is looked up on this client's way, which may be cut.
+        // With the store's own word for it: what it says is looked up on this client's link, which may be cut.
         Box::pin(stream::unfold(changes, move |mut changes| {
             let (engine, name) = (self.clone(), name.clone());
             async move {
@@ -217,7 +217,7 @@ impl Engine for MemoryEngine {
                 {
                     changes.mark_changed();
                 }
-                Some((info.map_err(|silence| EngineError::from(silence).into()), changes))
+                Some((info.map_err(|no_answer| EngineError::from(no_answer).into()), changes))
             }
         }))
     }

@@ -6,19 +6,19 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::ENGINE;
-use super::server::{Server, Time, Way};
+use super::server::{LinkId, Server, Time};
 use crate::random;
 use crate::url::{EngineUrl, UrlError};
 
-static NAMES: Mutex<BTreeMap<String, (Weak<Server>, Way)>> = Mutex::new(BTreeMap::new());
+static NAMES: Mutex<BTreeMap<String, (Weak<Server>, LinkId)>> = Mutex::new(BTreeMap::new());
 
-fn names() -> MutexGuard<'static, BTreeMap<String, (Weak<Server>, Way)>> {
+fn names() -> MutexGuard<'static, BTreeMap<String, (Weak<Server>, LinkId)>> {
     // A name is put in and taken out in one step, so nothing is half-done if somebody panicked.
     NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The store that a URL means, and the way to it.
-pub(super) fn find(url: &EngineUrl<'_>) -> Result<(Arc<Server>, Way), UrlError> {
+/// The store that a URL means, and the link to it.
+pub(super) fn find(url: &EngineUrl<'_>) -> Result<(Arc<Server>, LinkId), UrlError> {
     if let Some((option, _)) = url.options.first() {
         let option = option.clone();
         return Err(UrlError::UnknownOption { engine: ENGINE, option, known: "it has none" });
@@ -30,30 +30,30 @@ pub(super) fn find(url: &EngineUrl<'_>) -> Result<(Arc<Server>, Way), UrlError> 
         });
     }
     if url.rest.is_empty() {
-        return Ok((unnamed(Time::System), Way::DIRECT));
+        return Ok((unnamed(Time::System), LinkId::DIRECT));
     }
     let mut names = names();
-    if let Some((server, way)) = names.get(url.rest)
+    if let Some((server, link)) = names.get(url.rest)
         && let Some(server) = server.upgrade()
     {
-        return Ok((server, *way));
+        return Ok((server, *link));
     }
     let server = Server::new(url.rest.to_owned(), Time::System);
-    names.insert(url.rest.to_owned(), (Arc::downgrade(&server), Way::DIRECT));
-    Ok((server, Way::DIRECT))
+    names.insert(url.rest.to_owned(), (Arc::downgrade(&server), LinkId::DIRECT));
+    Ok((server, LinkId::DIRECT))
 }
 
 /// A store under a name that nobody else has.
 pub(super) fn unnamed(time: Time) -> Arc<Server> {
     let server = Server::new(drawn(), time);
-    names().insert(server.name().to_owned(), (Arc::downgrade(&server), Way::DIRECT));
+    names().insert(server.name().to_owned(), (Arc::downgrade(&server), LinkId::DIRECT));
     server
 }
 
-/// Gives another way to a store a name, by which it is found.
-pub(super) fn name_way(server: &Arc<Server>, way: Way) -> String {
+/// Gives another link to a store a name, by which it is found.
+pub(super) fn name_link(server: &Arc<Server>, link: LinkId) -> String {
     let name = drawn();
-    names().insert(name.clone(), (Arc::downgrade(server), way));
+    names().insert(name.clone(), (Arc::downgrade(server), link));
     name
 }
 
@@ -70,7 +70,7 @@ fn drawn() -> String {
 mod tests {
     use super::*;
 
-    fn find_at(url: &str) -> Result<(Arc<Server>, Way), UrlError> {
+    fn find_at(url: &str) -> Result<(Arc<Server>, LinkId), UrlError> {
         find(&EngineUrl::parse(url).unwrap())
     }
 

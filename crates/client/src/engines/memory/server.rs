@@ -15,11 +15,11 @@ use crate::clock::{self, BootTime, Clock, ManualClock};
 /// So long a request may take.
 pub(super) const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 
-/// A way to a store. It can be cut, and answers can get lost on it.
+/// A link to a store. It can be cut, and answers can get lost on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way(pub(super) usize);
+pub(super) struct LinkId(pub(super) usize);
 
-impl Way {
+impl LinkId {
     /// The one that nothing happens to.
     pub(super) const DIRECT: Self = Self(0);
 }
@@ -60,7 +60,7 @@ pub(super) struct Server {
 }
 
 /// A request that got through.
-pub(super) enum Passed<T> {
+pub(super) enum Delivery<T> {
     Answered(T),
     /// It was done, and its answer is lost.
     Unanswered,
@@ -116,16 +116,16 @@ impl Server {
     }
 
     /// Does what a request asks for, if it gets through; else it is given back.
-    pub(super) fn pass<T, R>(&self, way: Way, request: R) -> Result<Passed<T>, R>
+    pub(super) fn pass<T, R>(&self, link: LinkId, request: R) -> Result<Delivery<T>, R>
     where
         R: FnOnce(&mut State) -> T,
     {
         self.work(|state| {
-            if !state.is_open(way) {
+            if !state.is_open(link) {
                 return Err(request);
             }
             let answer = request(state);
-            Ok(if state.loses_answer(way) { Passed::Unanswered } else { Passed::Answered(answer) })
+            Ok(if state.loses_answer(link) { Delivery::Unanswered } else { Delivery::Answered(answer) })
         })
     }
 

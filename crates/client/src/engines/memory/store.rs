@@ -7,7 +7,7 @@ use std::time::Duration;
 use tenure_table::LockName;
 
 use super::registry;
-use super::server::{REQUEST_LIMIT, Server, Time, Way};
+use super::server::{LinkId, REQUEST_LIMIT, Server, Time};
 use super::state::State;
 use crate::client::Client;
 use crate::clock::ManualClock;
@@ -125,7 +125,7 @@ impl MemoryStore {
         Client::connect(&self.url()).await
     }
 
-    /// A way to the store that can be made to fail, for the clients that connect by it.
+    /// A link to the store that can be made to fail, for the clients that connect by it.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new()?.block_on(async {
@@ -141,8 +141,8 @@ impl MemoryStore {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn link(&self) -> Link {
-        let way = self.server.work(State::add_way);
-        Link { server: self.server.clone(), way, name: registry::name_way(&self.server, way) }
+        let id = self.server.work(State::add_link);
+        Link { server: self.server.clone(), id, name: registry::name_link(&self.server, id) }
     }
 
     /// Takes a lock from all who hold it, at once, and gives it to whoever is next. They are told `Lost(Broken)` before that; one whose link is cut
@@ -234,7 +234,7 @@ impl fmt::Debug for MemoryStore {
     }
 }
 
-/// A way to a [`MemoryStore`] that can be made to fail: the network of those who connect by it, and of nobody else. From
+/// A link to a [`MemoryStore`] that can be made to fail: the network of those who connect by it, and of nobody else. From
 /// [`MemoryStore::link`].
 ///
 /// ```
@@ -264,7 +264,7 @@ impl fmt::Debug for MemoryStore {
 #[derive(Clone)]
 pub struct Link {
     server: Arc<Server>,
-    way: Way,
+    id: LinkId,
     name: String,
 }
 
@@ -331,7 +331,7 @@ impl Link {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn cut(&self) {
-        self.server.change(|state| state.set_cut(self.way, true));
+        self.server.change(|state| state.set_cut(self.id, true));
     }
 
     /// Everything gets through again, and what was held back arrives.
@@ -351,7 +351,7 @@ impl Link {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn heal(&self) {
-        self.server.change(|state| state.set_cut(self.way, false));
+        self.server.change(|state| state.set_cut(self.id, false));
     }
 
     /// The next so many requests are done, and their answers vanish: the callers are told `Unreachable` after
@@ -384,7 +384,7 @@ impl Link {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn lose_answers(&self, requests: usize) {
-        self.server.change(|state| state.set_losing(self.way, requests));
+        self.server.change(|state| state.set_losing(self.id, requests));
     }
 }
 

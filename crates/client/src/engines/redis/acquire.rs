@@ -12,12 +12,12 @@ use redis::Value as Answer;
 use tenure_table::{FencingToken, Mode, Value};
 
 use super::channel::Channel;
+use super::connection::Connection;
 use super::fault::{Fault, What};
 use super::handed::{self, WakeMessage};
 use super::link::{Answered, Request};
 use super::scripts::Call;
-use super::take::Taken;
-use super::way::Way;
+use super::take::TakeReply;
 use super::{RedisEngine, milliseconds, scripts, term};
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Grant, Granted};
@@ -34,7 +34,7 @@ const SHORTEST_POLL: Duration = Duration::from_millis(5);
 const LONGEST_POLL: Duration = Duration::from_millis(100);
 
 /// What Redis says to one who asks for a lock.
-pub(super) enum Said {
+pub(super) enum AcquireReply {
     Granted(FencingToken, Value),
     Busy(Busy),
     /// The owner holds it in a mode that does not cover this one.
@@ -75,15 +75,15 @@ impl RedisEngine {
                 Place::Kept
             } else if self.is_plain(&request) {
                 match self.take(&request, &key).await? {
-                    Taken::Granted(granted) => return Ok(granted),
-                    Taken::Busy => Place::Kept,
-                    Taken::GoOn => Place::None,
+                    TakeReply::Granted(granted) => return Ok(granted),
+                    TakeReply::Busy => Place::Kept,
+                    TakeReply::GoOn => Place::None,
                 }
             } else {
                 Place::None
             };
             // All else is rarer, and in a box of its own.
-            let details = self.ourselves.details(&request, self.context.clock.wall(), None).to_string();
+            let details = self.process.details(&request, self.context.clock.wall(), None).to_string();
             Box::pin(self.wait_from(place, request, key, details)).await
         })
     }
@@ -109,15 +109,15 @@ impl RedisEngine {
             let sent_at = self.now();
             let script = self.call(&request, &key, &details, (place, &client), sent_at);
             let busy = match self.ask(&request, &script).await? {
-                Said::Granted(token, value) => {
+                AcquireReply::Granted(token, value) => {
                     return Ok(granted(&request, sent_at, token, value));
                 }
-                Said::Held(held) => {
+                AcquireReply::Held(held) => {
                     let (name, asked) = (request.name.clone(), request.mode);
                     return Err(AcquireError::NotCovered { name, held, asked });
                 }
-                Said::Busy(_) if !request.waits() => return Err(request.not_granted()),
-                Said::Busy(busy) => busy,
+                AcquireReply::Busy(_) if !request.waits() => return Err(request.not_granted()),
+                AcquireReply::Busy(busy) => busy,
             };
             poll = (poll * 2).min(LONGEST_POLL);
             let mut look_again = self.now() + busy.pause(place, poll);
@@ -139,17 +139,17 @@ impl RedisEngine {
         }
     }
 
-    async fn ask(&self, request: &AcquireRequest, script: &Call) -> Result<Said, AcquireError> {
-        let way = self.link.present_way();
-        let asking = pin!(self.link.ask(&way, Request::Script(script)));
-        let answer = self.while_wanted(request, pin!(self.link.within(self.limit, asking))).await;
-        let answer: Answer = self.heard(request, &way, answer)?.map_err(|fault| fault.error)?.answer;
-        Ok(Said::read(&answer).ok_or_else(|| self.link.is_confused(&answer))?)
+    async fn ask(&self, request: &AcquireRequest, script: &Call) -> Result<AcquireReply, AcquireError> {
+        let connection = self.link.current_connection();
+        let asking = pin!(self.link.ask(&connection, Request::Script(script)));
+        let answer = self.until_cancelled(request, pin!(self.link.within(self.limit, asking))).await;
+        let answer: Answer = self.heard(request, &connection, answer)?.map_err(|fault| fault.error)?.answer;
+        Ok(AcquireReply::read(&answer).ok_or_else(|| self.link.is_confused(&answer))?)
     }
 
     /// The answer, until nobody waits for it any more: what is under way may hang on a runtime that does nothing any more. A request that is
     /// cancelled when its caller goes away is polled again by the client's thread.
-    pub(super) async fn while_wanted<T>(
+    pub(super) async fn until_cancelled<T>(
         &self,
         request: &AcquireRequest,
         mut asking: Pin<&mut impl Future<Output = T>>,
@@ -166,14 +166,16 @@ impl RedisEngine {
     pub(super) fn heard<T>(
         &self,
         request: &AcquireRequest,
-        way: &Way,
+        connection: &Connection,
         answer: Option<Result<Answered<T>, Fault>>,
     ) -> Result<Result<Answered<T>, Fault>, AcquireError> {
         match &answer {
             Some(Ok(Answered { repeated: true, .. })) => self.note_unanswered(request, None),
-            Some(Err(fault)) if fault.what == What::NoAnswer => self.note_unanswered(request, Some(way)),
+            Some(Err(fault)) if fault.what == What::NoAnswer => {
+                self.note_unanswered(request, Some(connection));
+            }
             Some(_) => {}
-            None => self.note_unanswered(request, Some(way)),
+            None => self.note_unanswered(request, Some(connection)),
         }
         answer.ok_or_else(|| request.not_granted())
     }
@@ -205,13 +207,13 @@ impl RedisEngine {
 
     /// Releases what a grant holds, and takes it out of the queue; whether it held. A waiter of this client that gets the lock is told at once.
     pub(super) async fn let_go(&self, key: &str, grant: &Grant) -> Result<bool, Fault> {
-        let way = self.link.present_way();
+        let connection = self.link.current_connection();
         let mut script = scripts::release(key, grant.id);
         let client = self.listener.client();
         if !client.is_empty() && self.listener.has_waiter(&grant.name) {
             script.arg(&*client);
         }
-        let asking = pin!(self.link.ask(&way, Request::Script(&script)));
+        let asking = pin!(self.link.ask(&connection, Request::Script(&script)));
         match self.link.within(self.limit, asking).await {
             Ok(Answered { answer: Answer::BulkString(message), .. }) => {
                 self.listener.wake_by(&message);
@@ -235,7 +237,7 @@ pub(super) fn granted(
     Granted::new(Some(token), term(sent_at, request.ttl)).with_value(value)
 }
 
-impl Said {
+impl AcquireReply {
     fn read(answer: &Answer) -> Option<Self> {
         match answer {
             Answer::Int(token) => {

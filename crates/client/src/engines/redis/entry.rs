@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
     use crate::LockName;
-    use crate::engines::details::Ourselves;
+    use crate::engines::details::ProcessInfo;
     use crate::random;
 
     #[test]
@@ -107,8 +107,8 @@ mod tests {
         request.label = Some("the \"holder\"\nof it".into());
         let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_234_567);
         let value = random::grant_id();
-        let ourselves = Ourselves::new();
-        let details = ourselves.details(&request, now, Some(request.grant));
+        let process = ProcessInfo::new();
+        let details = process.details(&request, now, Some(request.grant));
         let text = text_of(&request, value, NONE, &details).to_string();
         let Held::One(member) = Held::parse(text.as_bytes()) else { panic!("{text}") };
         assert_eq!((member.grant, member.owner, member.mode), (request.grant, request.owner, Mode::Ex));

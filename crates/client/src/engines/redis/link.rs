@@ -1,4 +1,4 @@
-//! The way to one Redis.
+//! The connections to one Redis.
 //!
 //! Each runtime that asks has a connection of its own, driven by that runtime: an answer then comes without a change of thread, which would
 //! cost as much as the request. But nothing waits for such a runtime, which may end or stand still: time limits are kept by the
@@ -17,13 +17,13 @@ use redis::{
 use tokio::runtime::{self, Handle};
 use tokio::sync::watch;
 
+use super::connection::{Connection, ConnectionCell, State};
 use super::fault::{CLUSTER, Fault, What};
 use super::scripts::{self, Call};
-use super::way::{Connected, State, Way};
 use crate::error::EngineError;
 
 /// So many runtimes have connections of their own; all others share the client's.
-const MOST_WAYS: usize = 64;
+const MOST_CONNECTIONS: usize = 64;
 
 /// So many requests a connection takes in before they are sent: more than there are, so that each is in line as soon as it is asked for.
 const BUFFER: usize = 1 << 24;
@@ -31,7 +31,7 @@ const BUFFER: usize = 1 << 24;
 /// How long connecting may take: beyond it, the next request begins anew.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// The way to one Redis.
+/// The connections to one Redis.
 pub(in crate::engines) struct Link {
     engine: &'static str,
     client: Client,
@@ -40,7 +40,7 @@ pub(in crate::engines) struct Link {
     /// The client's own runtime.
     own: Handle,
     /// Few, and looked through for every request.
-    ways: Mutex<Vec<(runtime::Id, Way)>>,
+    connections: Mutex<Vec<(runtime::Id, Connection)>>,
     /// Which server process it was that answered last.
     run_id: Mutex<Option<String>>,
 }
@@ -97,8 +97,8 @@ impl Link {
         at: String,
         own: Handle,
     ) -> Arc<Self> {
-        let (ways, run_id) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { engine, client, at, own, ways, run_id })
+        let (connections, run_id) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { engine, client, at, own, connections, run_id })
     }
 
     /// Host and port.
@@ -118,17 +118,17 @@ impl Link {
         repeat: Repeat,
         script: &Call,
     ) -> Result<T, Fault> {
-        Ok(self.within(limit, self.on_a_way(repeat, Request::Script(script))).await?.answer)
+        Ok(self.within(limit, self.send_on_current(repeat, Request::Script(script))).await?.answer)
     }
 
-    /// Sends a request on this way, and hears the answer: in whatever time that takes, so ask [within](Self::within) some. It is
+    /// Sends a request on this connection, and waits for the answer without a limit: ask [within](Self::within) one. It is
     /// sent again if its answer was lost.
     pub(in crate::engines) fn ask<T: FromRedisValue>(
         self: &Arc<Self>,
-        way: &Way,
+        connection: &Connection,
         request: Request<'_>,
     ) -> impl Future<Output = Result<Answered<T>, Fault>> {
-        self.on_way(way, Repeat::Harmless, request)
+        self.send_on(connection, Repeat::Harmless, request)
     }
 
     /// Runs a script that undoes a request behind that request, on the same connection. `None` if that connection has broken, or does not
@@ -136,12 +136,12 @@ impl Link {
     /// not send what nobody waits for, so a task does.
     pub(super) async fn undo_behind<T: FromRedisValue + Send + 'static>(
         &self,
-        way: &Way,
+        connection: &Connection,
         limit: Duration,
         script: &Call,
     ) -> Option<T> {
-        let (mut connection, script) = (way.connection()?, script.clone());
-        let sent = self.own.spawn(async move { Request::Script(&script).send(&mut connection).await.ok() });
+        let (mut open, script) = (connection.open()?, script.clone());
+        let sent = self.own.spawn(async move { Request::Script(&script).send(&mut open).await.ok() });
         self.within(limit, async { Ok(sent.await.ok().flatten()) }).await.ok().flatten()
     }
 
@@ -151,7 +151,10 @@ impl Link {
         limit: Duration,
         command: &Cmd,
     ) -> Result<T, Fault> {
-        Ok(self.within(limit, self.on_a_way(Repeat::Harmless, Request::Command(command))).await?.answer)
+        Ok(self
+            .within(limit, self.send_on_current(Repeat::Harmless, Request::Command(command)))
+            .await?
+            .answer)
     }
 
     /// Runs several commands with one message, within this time.
@@ -160,14 +163,17 @@ impl Link {
         limit: Duration,
         commands: &Pipeline,
     ) -> Result<T, Fault> {
-        Ok(self.within(limit, self.on_a_way(Repeat::Harmless, Request::Commands(commands))).await?.answer)
+        Ok(self
+            .within(limit, self.send_on_current(Repeat::Harmless, Request::Commands(commands)))
+            .await?
+            .answer)
     }
 
     /// Connects, if it is not connected: to see whether that can be done.
     pub(in crate::engines) async fn reach(self: &Arc<Self>, limit: Duration) -> Result<(), Fault> {
         let ping = redis::cmd("PING");
         let reached =
-            self.within(limit, self.on_a_way::<()>(Repeat::Harmless, Request::Command(&ping))).await;
+            self.within(limit, self.send_on_current::<()>(Repeat::Harmless, Request::Command(&ping))).await;
         if reached.is_err() {
             // A connection that is still being opened is not waited for.
             self.close();
@@ -219,89 +225,90 @@ impl Link {
     }
 
     /// Sends a request on this runtime's connection.
-    async fn on_a_way<T: FromRedisValue>(
+    async fn send_on_current<T: FromRedisValue>(
         self: &Arc<Self>,
         repeat: Repeat,
         request: Request<'_>,
     ) -> Result<Answered<T>, Fault> {
-        let way = self.present_way();
-        self.on_way(&way, repeat, request).await
+        let connection = self.current_connection();
+        self.send_on(&connection, repeat, request).await
     }
 
     /// Sends a request on this connection; once more on a new one, if it turns out to be broken or to lead to a server that has become
     /// a replica.
-    async fn on_way<T: FromRedisValue>(
+    async fn send_on<T: FromRedisValue>(
         self: &Arc<Self>,
-        way: &Way,
+        connection: &Connection,
         repeat: Repeat,
         request: Request<'_>,
     ) -> Result<Answered<T>, Fault> {
         // What is rare is in boxes of its own: this is done for every lock, and what is small is quickly allocated.
-        let Some(mut connection) = way.connection() else {
-            return Box::pin(self.on_a_new_way(way.clone(), request, false)).await;
+        let Some(mut open) = connection.open() else {
+            return Box::pin(self.send_on_new(connection.clone(), request, false)).await;
         };
-        if repeat == Repeat::Never && Box::pin(is_broken(&mut connection)).await {
+        if repeat == Repeat::Never && Box::pin(is_broken(&mut open)).await {
             // It was closed while nobody used it, and that is found out before it matters.
-            self.forget(way);
-            return Box::pin(self.on_a_new_way(self.present_way(), request, false)).await;
+            self.forget(connection);
+            return Box::pin(self.send_on_new(self.current_connection(), request, false)).await;
         }
-        match request.send(&mut connection).await {
+        match request.send(&mut open).await {
             Ok(answer) => Ok(Answered { answer, repeated: false }),
-            Err(error) if leads_nowhere(&error) => {
-                self.forget(way);
+            Err(error) if is_connection_dead(&error) => {
+                self.forget(connection);
                 if repeat == Repeat::Never {
                     return Err(Fault::of(self.engine, &self.at, error));
                 }
-                Box::pin(self.on_a_new_way(self.present_way(), request, true)).await
+                Box::pin(self.send_on_new(self.current_connection(), request, true)).await
             }
             Err(error) => Err(Fault::of(self.engine, &self.at, error)),
         }
     }
 
-    async fn on_a_new_way<T: FromRedisValue>(
+    async fn send_on_new<T: FromRedisValue>(
         self: &Arc<Self>,
-        way: Way,
+        connection: Connection,
         request: Request<'_>,
         repeated: bool,
     ) -> Result<Answered<T>, Fault> {
-        let (way, mut connection) = self.connection(way).await.map_err(|fault| fault.after(repeated))?;
-        match request.send(&mut connection).await {
+        let (connection, mut open) =
+            self.connection(connection).await.map_err(|fault| fault.after(repeated))?;
+        match request.send(&mut open).await {
             Ok(answer) => Ok(Answered { answer, repeated }),
             Err(error) => {
-                if leads_nowhere(&error) {
-                    self.forget(&way);
+                if is_connection_dead(&error) {
+                    self.forget(&connection);
                 }
                 Err(Fault::of(self.engine, &self.at, error).after(repeated))
             }
         }
     }
 
-    fn ways(&self) -> MutexGuard<'_, Vec<(runtime::Id, Way)>> {
-        self.ways.lock().unwrap_or_else(PoisonError::into_inner)
+    fn connections(&self) -> MutexGuard<'_, Vec<(runtime::Id, Connection)>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The way on which this runtime sends. It begins to connect, if it is new.
-    pub(in crate::engines) fn present_way(self: &Arc<Self>) -> Way {
-        self.way_of(&Handle::current())
+    /// The connection of this runtime. It is being opened, if it is new.
+    pub(in crate::engines) fn current_connection(self: &Arc<Self>) -> Connection {
+        self.connection_of(&Handle::current())
     }
 
-    fn own_way(self: &Arc<Self>) -> Way {
-        self.way_of(&self.own)
+    fn own_connection(self: &Arc<Self>) -> Connection {
+        self.connection_of(&self.own)
     }
 
     /// Whether it is in use, by whichever runtime.
-    pub(in crate::engines) fn has(&self, way: &Way) -> bool {
-        self.ways().iter().any(|(_, present)| Arc::ptr_eq(present, way))
+    pub(in crate::engines) fn has(&self, connection: &Connection) -> bool {
+        self.connections().iter().any(|(_, present)| Arc::ptr_eq(present, connection))
     }
 
-    fn way_of(self: &Arc<Self>, runtime: &Handle) -> Way {
-        let mut ways = self.ways();
-        if let Some((_, way)) = ways.iter().find(|(id, _)| *id == runtime.id()) {
-            return way.clone();
+    fn connection_of(self: &Arc<Self>, runtime: &Handle) -> Connection {
+        let mut connections = self.connections();
+        if let Some((_, connection)) = connections.iter().find(|(id, _)| *id == runtime.id()) {
+            return connection.clone();
         }
-        if ways.len() >= MOST_WAYS && runtime.id() != self.own.id() {
-            drop(ways);
-            return self.own_way();
+        if connections.len() >= MOST_CONNECTIONS && runtime.id() != self.own.id() {
+            drop(connections);
+            return self.own_connection();
         }
         let (send, state) = watch::channel(State::Opening);
         let link = self.clone();
@@ -318,38 +325,41 @@ impl Link {
                 Err(fault) => State::Failed(fault),
             });
         });
-        let way = Connected::new(state);
-        ways.push((runtime.id(), way.clone()));
-        way
+        let connection = ConnectionCell::new(state);
+        connections.push((runtime.id(), connection.clone()));
+        connection
     }
 
-    fn forget(&self, way: &Way) {
-        self.ways().retain(|(_, present)| !Arc::ptr_eq(present, way));
+    fn forget(&self, connection: &Connection) {
+        self.connections().retain(|(_, present)| !Arc::ptr_eq(present, connection));
     }
 
     /// Lets go of all connections.
     pub(in crate::engines) fn close(&self) {
-        self.ways().clear();
+        self.connections().clear();
     }
 
-    /// A way with its connection: this one, or the client's own.
-    async fn connection(self: &Arc<Self>, way: Way) -> Result<(Way, MultiplexedConnection), Fault> {
-        let fault = match way.opened().await {
-            Some(Ok(connection)) => return Ok((way, connection)),
+    /// This connection once it is open, or the client's own.
+    async fn connection(
+        self: &Arc<Self>,
+        connection: Connection,
+    ) -> Result<(Connection, MultiplexedConnection), Fault> {
+        let fault = match connection.opened().await {
+            Some(Ok(open)) => return Ok((connection, open)),
             Some(Err(fault)) => fault,
             None => {
                 // The runtime does not open connections, or does nothing any more: the client's own does it.
-                let own = self.own_way();
-                self.forget(&way);
-                self.ways().push((Handle::current().id(), own.clone()));
+                let own = self.own_connection();
+                self.forget(&connection);
+                self.connections().push((Handle::current().id(), own.clone()));
                 match own.opened().await {
-                    Some(Ok(connection)) => return Ok((own, connection)),
+                    Some(Ok(open)) => return Ok((own, open)),
                     Some(Err(fault)) => fault,
                     None => Fault { what: What::NotSent, error: EngineError::Closed },
                 }
             }
         };
-        self.forget(&way);
+        self.forget(&connection);
         Err(fault.not_sent())
     }
 
@@ -361,14 +371,14 @@ impl Link {
             .set_response_timeout(None)
             .set_pipeline_buffer_size(BUFFER);
         let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
-        let mut connection = connecting.await.map_err(fault)?;
-        match redis::cmd("INFO").query_async::<String>(&mut connection).await {
+        let mut open = connecting.await.map_err(fault)?;
+        match redis::cmd("INFO").query_async::<String>(&mut open).await {
             Ok(info) => self.examine(&info)?,
             // Whoever may not ask is trusted to know what it connects to.
             Err(error) if error.code() == Some("NOPERM") => {}
             Err(error) => return Err(fault(error)),
         }
-        Ok(connection)
+        Ok(open)
     }
 
     /// Refuses what cannot keep locks.
@@ -412,12 +422,12 @@ impl Link {
     }
 }
 
-async fn is_broken(connection: &mut MultiplexedConnection) -> bool {
-    redis::cmd("PING").query_async::<()>(connection).await.is_err_and(|error| leads_nowhere(&error))
+async fn is_broken(open: &mut MultiplexedConnection) -> bool {
+    redis::cmd("PING").query_async::<()>(open).await.is_err_and(|error| is_connection_dead(&error))
 }
 
 /// Whether a connection is of no use after this: it broke, or its server has become a replica, and whoever connects anew may find the master.
-fn leads_nowhere(error: &RedisError) -> bool {
+fn is_connection_dead(error: &RedisError) -> bool {
     became_replica(error) || error.is_unrecoverable_error() || error.is_io_error()
 }
 

@@ -16,6 +16,7 @@
 mod acquire;
 pub(in crate::engines) mod address;
 mod channel;
+pub(in crate::engines) mod connection;
 pub(in crate::engines) mod entry;
 pub(in crate::engines) mod fault;
 mod handed;
@@ -23,7 +24,6 @@ pub(in crate::engines) mod link;
 pub(in crate::engines) mod look;
 pub(in crate::engines) mod scripts;
 mod take;
-pub(in crate::engines) mod way;
 mod withdraw;
 
 use std::sync::Arc;
@@ -47,7 +47,7 @@ use crate::clock::BootTime;
 use crate::engine::{
     AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start, Withdrawn,
 };
-use crate::engines::details::Ourselves;
+use crate::engines::details::ProcessInfo;
 use crate::engines::notifications::NotificationListener;
 use crate::engines::stranger::ASK_ANOTHER;
 use crate::error::{
@@ -65,7 +65,7 @@ pub(crate) struct RedisEngine {
     address: Address,
     link: Arc<Link>,
     limit: Duration,
-    ourselves: Ourselves,
+    process: ProcessInfo,
     capabilities: Capabilities,
     context: EngineContext,
     listener: Arc<NotificationListener<Channel>>,
@@ -125,7 +125,7 @@ impl RedisEngine {
             address,
             link,
             limit,
-            ourselves: Ourselves::new(),
+            process: ProcessInfo::new(),
             capabilities,
             context,
         }))

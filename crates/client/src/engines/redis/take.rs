@@ -26,7 +26,7 @@ use crate::engine::{AcquireRequest, Granted};
 use crate::error::AcquireError;
 
 /// What became of it.
-pub(super) enum Taken {
+pub(super) enum TakeReply {
     Granted(Granted),
     /// Somebody has it.
     Busy,
@@ -47,21 +47,21 @@ impl RedisEngine {
             && !self.address.fair
     }
 
-    pub(super) async fn take(&self, request: &AcquireRequest, key: &str) -> Result<Taken, AcquireError> {
-        let (sent_at, way) = (self.now(), self.link.present_way());
+    pub(super) async fn take(&self, request: &AcquireRequest, key: &str) -> Result<TakeReply, AcquireError> {
+        let (sent_at, connection) = (self.now(), self.link.current_connection());
         let since = self.context.clock.wall();
-        let commands = commands(request, key, self.ourselves.details(request, since, None));
+        let commands = commands(request, key, self.process.details(request, since, None));
         let answer = {
-            let asking = pin!(self.link.ask::<Answers>(&way, Request::Commands(&commands)));
-            self.while_wanted(request, pin!(self.link.within(self.limit, asking))).await
+            let asking = pin!(self.link.ask::<Answers>(&connection, Request::Commands(&commands)));
+            self.until_cancelled(request, pin!(self.link.within(self.limit, asking))).await
         };
-        match self.heard(request, &way, answer)? {
+        match self.heard(request, &connection, answer)? {
             Ok(Answered { answer: (true, id, 0), repeated: false }) if let Some(token) = token(&id) => {
-                Ok(Taken::Granted(granted(request, sent_at, token, Value::default()).until_renewed()))
+                Ok(TakeReply::Granted(granted(request, sent_at, token, Value::default()).until_renewed()))
             }
-            Ok(Answered { answer: (false, ..), repeated: false }) => Ok(Taken::Busy),
+            Ok(Answered { answer: (false, ..), repeated: false }) => Ok(TakeReply::Busy),
             Err(fault) if fault.what.is_silence() => Err(fault.into()),
-            Ok(_) | Err(_) => Ok(Taken::GoOn),
+            Ok(_) | Err(_) => Ok(TakeReply::GoOn),
         }
     }
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tenure_table::GrantId;
 
 use super::RedisEngine;
+use super::connection::{Connection, ConnectionCell};
 use super::fault::What;
 use super::link::Repeat;
 use super::scripts::{self, Call};
-use super::way::{Connected, Way};
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Grant, Withdrawn};
 use crate::error::EngineError;
@@ -31,7 +31,7 @@ pub(super) struct Unanswered {
 #[derive(Clone, Debug)]
 struct Sent {
     /// The connection that it was sent on. None if there were several, or if what withdraws it follows on that one already.
-    way: Option<Weak<Connected>>,
+    connection: Option<Weak<ConnectionCell>>,
     /// After that, nothing of it is left.
     until: BootTime,
 }
@@ -42,26 +42,26 @@ impl Unanswered {
     }
 
     /// A request was sent on this connection, or on several.
-    fn note(&self, grant: GrantId, way: Option<&Way>, now: BootTime, until: BootTime) {
+    fn note(&self, grant: GrantId, connection: Option<&Connection>, now: BootTime, until: BootTime) {
         let mut requests = self.requests();
-        let sent_on = way.map(Arc::downgrade);
-        let is_other = requests.get(&grant).is_some_and(|before| match (&before.way, &sent_on) {
+        let sent_on = connection.map(Arc::downgrade);
+        let is_other = requests.get(&grant).is_some_and(|before| match (&before.connection, &sent_on) {
             (Some(before), Some(sent_on)) => !Weak::ptr_eq(before, sent_on),
             _ => true,
         });
         if requests.len().is_power_of_two() {
             requests.retain(|_, sent| sent.until > now);
         }
-        requests.insert(grant, Sent { way: sent_on.filter(|_| !is_other), until });
+        requests.insert(grant, Sent { connection: sent_on.filter(|_| !is_other), until });
     }
 }
 
 impl RedisEngine {
     /// Notes that a request was sent on this connection, or on several, and was not answered.
-    pub(super) fn note_unanswered(&self, request: &AcquireRequest, way: Option<&Way>) {
+    pub(super) fn note_unanswered(&self, request: &AcquireRequest, connection: Option<&Connection>) {
         request.events.unanswered();
         let now = self.now();
-        self.unanswered.note(request.grant, way, now, now + request.ttl.get() + GIVE_UP_AFTER);
+        self.unanswered.note(request.grant, connection, now, now + request.ttl.get() + GIVE_UP_AFTER);
     }
 
     pub(super) async fn withdraw_request(&self, grant: &Grant) -> Result<Withdrawn, EngineError> {
@@ -71,12 +71,12 @@ impl RedisEngine {
         // All its requests were answered, unless it says so itself.
         let sent = self.unanswered.requests().get(&grant.id).cloned();
         let may_arrive = grant.may_arrive || sent.is_some();
-        let is_behind = match sent.and_then(|sent| sent.way?.upgrade()) {
-            Some(way) => {
+        let is_behind = match sent.and_then(|sent| sent.connection?.upgrade()) {
+            Some(connection) => {
                 let clock = &self.context.clock;
                 tokio::select! {
                     biased;
-                    answer = self.link.undo_behind::<u8>(&way, self.limit, &script) => answer.is_some(),
+                    answer = self.link.undo_behind::<u8>(&connection, self.limit, &script) => answer.is_some(),
                     () = clock.sleep_until(clock.now() + HEAD_START) => false,
                 }
             }
@@ -84,7 +84,7 @@ impl RedisEngine {
         };
         if !is_behind {
             if let Some(sent) = self.unanswered.requests().get_mut(&grant.id) {
-                sent.way = None;
+                sent.connection = None;
             }
             self.release_once(&script).await?;
         }

@@ -16,11 +16,11 @@ use super::tally::{Progress, Tally, Vote};
 use super::{Attempt, KeyRequest, Outcome, RedlockEngine, RequestState};
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Granted};
+use crate::engines::redis::connection::Connection;
 use crate::engines::redis::entry::{NONE, text_of};
 use crate::engines::redis::fault::{Fault, What};
 use crate::engines::redis::link::{Answered, Link, Request};
 use crate::engines::redis::scripts::{self, Call};
-use crate::engines::redis::way::Way;
 use crate::engines::redis::{milliseconds, term};
 use crate::error::{AcquireError, EngineError, RenewError};
 use crate::lease::Ttl;
@@ -54,7 +54,7 @@ impl RedlockEngine {
     ) -> Result<Granted, AcquireError> {
         let key = self.key(&request.name)?;
         let details =
-            self.ourselves.details(&request, self.context.clock.wall(), Some(request.grant)).to_string();
+            self.process.details(&request, self.context.clock.wall(), Some(request.grant)).to_string();
         if let Some(granted) = self.already_held(&key, &request).await? {
             return Ok(granted);
         }
@@ -101,19 +101,19 @@ impl RedlockEngine {
         let value = random::grant_id();
         let text = text_of(request, value, NONE, details);
         let (sent_at, limit) = (self.context.clock.now(), self.limit(request.ttl));
-        let ways: Vec<_> = self.instances.links().iter().map(Link::present_way).collect();
+        let connections: Vec<_> = self.instances.links().iter().map(Link::current_connection).collect();
         let (tally, late) =
-            self.request_votes(&ways, limit, self.ballot(key, value, text, request.ttl)).await;
+            self.request_votes(&connections, limit, self.ballot(key, value, text, request.ttl)).await;
         let unanswered: Vec<_> = tally.unanswered().collect();
         let result = if tally.has_majority() {
             self.confirm(key, value, request.ttl, sent_at, &tally).await
         } else {
             Err(tally.into())
         };
-        let requests = ways.into_iter().enumerate().map(|(instance, way)| {
+        let requests = connections.into_iter().enumerate().map(|(instance, connection)| {
             let is_awaited = late.awaited().any(|awaited| awaited == instance);
             let outcome = if is_awaited { Outcome::Awaited } else { Outcome::Answered };
-            KeyRequest { way, state: Mutex::new(RequestState { outcome, was_free: false }) }
+            KeyRequest { connection, state: Mutex::new(RequestState { outcome, was_free: false }) }
         });
         let attempt = Arc::new(Attempt {
             value,
@@ -158,14 +158,14 @@ impl RedlockEngine {
 
     async fn request_votes(
         &self,
-        ways: &[Way],
+        connections: &[Connection],
         limit: Duration,
         ballot: Arc<Ballot>,
     ) -> (Tally, Round<impl Future<Output = Result<Vote, Fault>> + Send + use<>>) {
         let ask = |instance: usize, link: Arc<Link>| {
-            let (way, ballot) = (ways[instance].clone(), ballot.clone());
+            let (connection, ballot) = (connections[instance].clone(), ballot.clone());
             async move {
-                let answer = link.ask(&way, ballot.request()).await?.answer;
+                let answer = link.ask(&connection, ballot.request()).await?.answer;
                 ballot.vote(&answer).ok_or_else(|| link.is_confused(&answer))
             }
         };
@@ -207,9 +207,9 @@ impl RedlockEngine {
         script.arg(value.to_string()).arg(token);
         let script = Arc::new(script);
         let ask = |_, link: Arc<Link>| {
-            let (way, script) = (link.present_way(), script.clone());
+            let (connection, script) = (link.current_connection(), script.clone());
             async move {
-                let accepted: u8 = link.ask(&way, Request::Script(&script)).await?.answer;
+                let accepted: u8 = link.ask(&connection, Request::Script(&script)).await?.answer;
                 Ok(if accepted == 1 { Vote::Yes(0) } else { Vote::No })
             }
         };
@@ -334,12 +334,15 @@ impl Ballot {
 /// blocked. The release goes there too if that may be the only way on which it arrives, or arrives after the request: an instance that is
 /// silent reads it from an open connection when it goes on, but completes no new connection.
 async fn release_behind(link: &Arc<Link>, request: &KeyRequest, release: &Cmd) -> Result<Vote, Fault> {
-    let present = link.present_way();
+    let present = link.current_connection();
     let is_answered = matches!(request.state().outcome, Outcome::Answered | Outcome::LateYes);
-    if Arc::ptr_eq(&present, &request.way) || !link.has(&request.way) || (is_answered && present.is_open()) {
+    if Arc::ptr_eq(&present, &request.connection)
+        || !link.has(&request.connection)
+        || (is_answered && present.is_open())
+    {
         return release_once(link, &present, release).await;
     }
-    let both = [&request.way, &present].map(|way| release_once(link, way, release));
+    let both = [&request.connection, &present].map(|connection| release_once(link, connection, release));
     let mut answers = both.into_iter().collect::<FuturesUnordered<_>>();
     let mut last = Ok(Vote::No);
     while let Some(answer) = answers.next().await {
@@ -361,8 +364,12 @@ pub(super) fn release_command(key: &str, value: GrantId) -> Cmd {
 }
 
 /// Yes if the instance had the key.
-pub(super) async fn release_once(link: &Arc<Link>, way: &Way, release: &Cmd) -> Result<Vote, Fault> {
-    match link.ask(way, Request::Command(release)).await {
+pub(super) async fn release_once(
+    link: &Arc<Link>,
+    connection: &Connection,
+    release: &Cmd,
+) -> Result<Vote, Fault> {
+    match link.ask(connection, Request::Command(release)).await {
         // One that was sent a second time and finds nothing has done it the first time.
         Ok(Answered { answer: Answer::Int(1), .. } | Answered { repeated: true, .. }) => Ok(Vote::Yes(0)),
         Ok(_) => Ok(Vote::No),

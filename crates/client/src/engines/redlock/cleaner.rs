@@ -116,8 +116,8 @@ impl Cleaner {
             list.entries.iter().filter(|(_, entry)| is_due(entry)).map(|(what, _)| what.clone()).collect()
         };
         for (key, value) in due {
-            let (way, release) = (link.present_way(), release_command(&key, value));
-            if link.within(LIMIT, release_once(link, &way, &release)).await.is_err() {
+            let (connection, release) = (link.current_connection(), release_command(&key, value));
+            if link.within(LIMIT, release_once(link, &connection, &release)).await.is_err() {
                 return false;
             }
             let mut list = self.list();

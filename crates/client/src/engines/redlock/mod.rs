@@ -31,12 +31,12 @@ use tenure_table::{FencingToken, GrantId, LockName};
 use self::instances::Instances;
 use self::tally::{Tally, Vote};
 
-use super::details::Ourselves;
+use super::details::ProcessInfo;
 use super::redis::address::{Address, Form};
+use super::redis::connection::Connection;
 use super::redis::fault::What;
 use super::redis::link::{Answered, Link, Request};
 use super::redis::scripts::{self, Call};
-use super::redis::way::Way;
 use super::redis::{key, milliseconds, term};
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::engine::{AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start};
@@ -53,7 +53,7 @@ use crate::url::{EngineUrl, UrlError};
 pub(crate) struct RedlockEngine {
     address: Address,
     instances: Instances,
-    ourselves: Ourselves,
+    process: ProcessInfo,
     capabilities: Capabilities,
     context: EngineContext,
     held: Mutex<HashMap<GrantId, Arc<Attempt>>>,
@@ -74,7 +74,7 @@ struct Attempt {
 #[derive(Debug)]
 struct KeyRequest {
     /// The connection on which it was sent.
-    way: Way,
+    connection: Connection,
     state: Mutex<RequestState>,
 }
 
@@ -134,8 +134,8 @@ impl RedlockEngine {
             reach: Reach::Network,
             ..Capabilities::minimal("redlock", if address.fencing { "majority, fencing" } else { "majority" })
         };
-        let ourselves = Ourselves::new();
-        Ok(Arc::new(Self { address, instances, ourselves, capabilities, context, held: Mutex::default() }))
+        let process = ProcessInfo::new();
+        Ok(Arc::new(Self { address, instances, process, capabilities, context, held: Mutex::default() }))
     }
 
     fn key(&self, name: &LockName) -> Result<String, EngineError> {
@@ -167,9 +167,9 @@ impl RedlockEngine {
         script.arg(value.to_string()).arg(milliseconds(ttl));
         let script = Arc::new(script);
         let ask = |_, link: Arc<Link>| {
-            let (way, script) = (link.present_way(), script.clone());
+            let (connection, script) = (link.current_connection(), script.clone());
             async move {
-                match link.ask(&way, Request::Script(&script)).await {
+                match link.ask(&connection, Request::Script(&script)).await {
                     Ok(Answered { answer: 1, .. }) => Ok(Vote::Yes(0)),
                     Ok(Answered { answer: 2, .. }) => Ok(Vote::Broken),
                     Ok(_) => Ok(Vote::No),

@@ -53,7 +53,7 @@ pub(super) struct Link {
 struct Idle {
     runtime: runtime::Id,
     connection: Connection,
-    told: Told,
+    session: SessionInfo,
     since: BootTime,
     open: Arc<()>,
 }
@@ -70,7 +70,7 @@ enum Source {
 
 /// What was said with a session: nothing, if it is as it was opened.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct SessionInfo {
     /// What it was told of itself when it was last used.
     pub(super) settings: String,
     /// Its number, if it was asked.
@@ -113,7 +113,7 @@ pub(super) struct Lent {
     open: Arc<()>,
     /// Whether it was used before, and may have been closed meanwhile.
     pub(super) used: bool,
-    pub(super) told: Told,
+    pub(super) session: SessionInfo,
 }
 
 impl Link {
@@ -351,13 +351,13 @@ impl Link {
         loop {
             let runtime = match self.source(here, full) {
                 Source::New(runtime) => runtime,
-                Source::Idle(Idle { mut connection, runtime, told, since, open }) => {
+                Source::Idle(Idle { mut connection, runtime, session, since, open }) => {
                     // The database may have closed it meanwhile, and that is found out before it matters.
                     if self.clock.now().since(since) > STALE && connection.ping().await.is_err() {
                         self.forget_idle();
                         continue;
                     }
-                    return Ok(Lent { connection, runtime, slot, open, used: true, told });
+                    return Ok(Lent { connection, runtime, slot, open, used: true, session });
                 }
             };
             match self.open_for(runtime, slot.clone()).await {
@@ -394,7 +394,14 @@ impl Link {
             Some(opened) => opened,
             None => (self.open(slot.clone()).await?, self.own.id()),
         };
-        Ok(Lent { connection, runtime, slot, open: self.open.clone(), used: false, told: Told::default() })
+        Ok(Lent {
+            connection,
+            runtime,
+            slot,
+            open: self.open.clone(),
+            used: false,
+            session: SessionInfo::default(),
+        })
     }
 
     /// A connection beside the bounded ones, on the client's own runtime.
@@ -469,11 +476,11 @@ impl Link {
 
     pub(super) fn put_back(&self, lent: Lent) {
         // Before its slot is free, so that whoever waits for one finds it.
-        let Lent { connection, runtime, told, slot, open, .. } = lent;
+        let Lent { connection, runtime, session, slot, open, .. } = lent;
         if slot.is_none() {
             return;
         }
-        self.idle().push(Idle { runtime, connection, told, since: self.clock.now(), open });
+        self.idle().push(Idle { runtime, connection, session, since: self.clock.now(), open });
         drop(slot);
         self.returned.notify_one();
     }

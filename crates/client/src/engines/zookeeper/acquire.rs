@@ -25,7 +25,7 @@ const GONE_PAUSE: Duration = Duration::from_millis(200);
 const SEQUENCE: usize = 12;
 
 /// Why there is no lock.
-enum NotGot {
+enum Failure {
     /// There will be none.
     Ended(AcquireError),
     /// What stood for the request is gone, with the session or by an operator's hand: it can be asked for anew.
@@ -59,8 +59,8 @@ impl ZooKeeperEngine {
             };
             let fault = match asked.await {
                 Ok(granted) => return Ok(granted),
-                Err(NotGot::Ended(error)) => return Err(error),
-                Err(NotGot::Gone(fault)) => fault,
+                Err(Failure::Ended(error)) => return Err(error),
+                Err(Failure::Gone(fault)) => fault,
             };
             link.forget_request(request.grant);
             if fault.what() == What::SessionOver {
@@ -86,13 +86,13 @@ impl ZooKeeperEngine {
         link: &InUse<Link>,
         request: &AcquireRequest,
         lock: &str,
-    ) -> Result<Granted, NotGot> {
+    ) -> Result<Granted, Failure> {
         if !request.waits() && !link.has_request(request.grant) {
             // Whoever does not wait has nothing to write if the lock is taken.
             let seen = self.asked(request, link.see_now(lock)).await?;
             let is_in_its_way = |mode: Mode| !mode.compatible_with(request.mode);
             if seen.children.queue.entries().iter().any(|entry| is_in_its_way(entry.mode)) {
-                return Err(NotGot::Ended(request.not_granted()));
+                return Err(Failure::Ended(request.not_granted()));
             }
         }
         let entry = self.address.names.entry(request.grant, request.mode);
@@ -113,14 +113,14 @@ impl ZooKeeperEngine {
         lock: &str,
         node: &Node,
         mut seen: Option<Seen>,
-    ) -> Result<Granted, NotGot> {
+    ) -> Result<Granted, Failure> {
         loop {
             let seen = self.seen(link, request, lock, seen.take()).await?;
             let queue = &seen.children.queue;
             // By its own node: one of an earlier session may still be there, which is not ours any more.
             let own = node.path.rsplit_once('/').map_or("", |(_, own)| own);
             let Some(place) = queue.place(own) else {
-                return Err(NotGot::Gone(Fault::Said(Error::NoNode)));
+                return Err(Failure::Gone(Fault::Said(Error::NoNode)));
             };
             let Some(before) = queue.waits_for(place) else {
                 return self.grant(link, request, lock, node, &seen).await;
@@ -136,7 +136,7 @@ impl ZooKeeperEngine {
         request: &AcquireRequest,
         lock: &str,
         seen: Option<Seen>,
-    ) -> Result<Seen, NotGot> {
+    ) -> Result<Seen, Failure> {
         match seen {
             Some(seen) => Ok(seen),
             None => self.asked(request, link.see(lock)).await,
@@ -149,7 +149,7 @@ impl ZooKeeperEngine {
         link: &InUse<Link>,
         request: &AcquireRequest,
         lock: &str,
-    ) -> Result<Granted, NotGot> {
+    ) -> Result<Granted, Failure> {
         let _room = link.room(lock.len() + SIMPLE.len() + 1);
         let mut turn = None;
         // Who comes to others of its session does not ask before them.
@@ -190,7 +190,7 @@ impl ZooKeeperEngine {
         lock: &str,
         node: &Node,
         seen: Option<Seen>,
-    ) -> Result<Result<Granted, String>, NotGot> {
+    ) -> Result<Result<Granted, String>, Failure> {
         let seen = self.seen(link, request, lock, seen).await?;
         let queued = seen.children.queue.entries().iter().filter(|entry| entry.node != SIMPLE);
         let queued = queued.filter(|entry| entry.mode != Mode::Nl).max_by_key(|entry| entry.order);
@@ -209,9 +209,9 @@ impl ZooKeeperEngine {
         link: &InUse<Link>,
         request: &AcquireRequest,
         node: &str,
-    ) -> Result<(), NotGot> {
+    ) -> Result<(), Failure> {
         if !request.waits() {
-            return Err(NotGot::Ended(request.not_granted()));
+            return Err(Failure::Ended(request.not_granted()));
         }
         let Some(watcher) = self.asked(request, link.watch(node)).await? else { return Ok(()) };
         let gone = async {
@@ -240,10 +240,10 @@ impl ZooKeeperEngine {
         link: &InUse<Link>,
         request: &AcquireRequest,
         coming: impl Future<Output = T>,
-    ) -> Result<Option<T>, NotGot> {
+    ) -> Result<Option<T>, Failure> {
         tokio::select! {
             biased;
-            () = request.cancel.cancelled() => Err(NotGot::Ended(request.not_granted())),
+            () = request.cancel.cancelled() => Err(Failure::Ended(request.not_granted())),
             came = coming => Ok(Some(came)),
             () = link.session().ended().cancelled() => Ok(None),
         }
@@ -257,7 +257,7 @@ impl ZooKeeperEngine {
         lock: &str,
         node: &Node,
         seen: &Seen,
-    ) -> Result<Granted, NotGot> {
+    ) -> Result<Granted, Failure> {
         let value = match &seen.value {
             Some(kept) => kept.value(|grant| seen.children.queue.has(grant)),
             None => Value::default(),
@@ -273,7 +273,7 @@ impl ZooKeeperEngine {
         self.asked(request, link.freshen()).await?;
         let (path, events) = (node.path.clone(), request.events.clone());
         let term = link.session().keep(request.grant, path, node.token, marked, events);
-        let term = term.ok_or(NotGot::Gone(Fault::Said(Error::SessionExpired)))?;
+        let term = term.ok_or(Failure::Gone(Fault::Said(Error::SessionExpired)))?;
         link.forget_request(request.grant);
         Ok(Granted::new(Some(node.token), term).with_value(value))
     }
@@ -303,28 +303,28 @@ impl ZooKeeperEngine {
         &self,
         request: &AcquireRequest,
         asking: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, NotGot>
+    ) -> Result<T, Failure>
     where
         Fault: From<E>,
     {
         tokio::select! {
             biased;
-            () = request.cancel.cancelled() => Err(NotGot::Ended(request.not_granted())),
+            () = request.cancel.cancelled() => Err(Failure::Ended(request.not_granted())),
             answer = within(&self.context, self.address.limit, asking) => {
-                answer.map_err(|fault| self.not_got(fault))
+                answer.map_err(|fault| self.failure(fault))
             }
         }
     }
 
     fn details(&self, request: &AcquireRequest) -> String {
-        let details = self.ourselves.details(request, self.context.clock.wall(), None);
+        let details = self.process.details(request, self.context.clock.wall(), None);
         format!("{}/{} {details}", request.grant, request.owner)
     }
 
-    fn not_got(&self, fault: Fault) -> NotGot {
+    fn failure(&self, fault: Fault) -> Failure {
         match fault.what() {
-            What::SessionOver => NotGot::Gone(fault),
-            What::AnswerLost | What::Refused => NotGot::Ended(self.told(fault).into()),
+            What::SessionOver => Failure::Gone(fault),
+            What::AnswerLost | What::Refused => Failure::Ended(self.told(fault).into()),
         }
     }
 }

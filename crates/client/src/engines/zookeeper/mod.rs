@@ -42,7 +42,7 @@ use crate::clock::BootTime;
 use crate::engine::{
     AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start, Withdrawn,
 };
-use crate::engines::details::Ourselves;
+use crate::engines::details::ProcessInfo;
 use crate::engines::kept_value::KeptValue;
 use crate::engines::session::{HasSession, Held, InUse, Sessions};
 use crate::engines::stranger::ASK_ANOTHER;
@@ -78,7 +78,7 @@ impl Recipe {
 pub(crate) struct ZooKeeperEngine {
     address: Address,
     sessions: Arc<Sessions<Link>>,
-    ourselves: Ourselves,
+    process: ProcessInfo,
     capabilities: Capabilities,
     context: EngineContext,
 }
@@ -112,7 +112,7 @@ impl ZooKeeperEngine {
             }
         };
         let engine =
-            Self { address, sessions: Arc::default(), ourselves: Ourselves::new(), capabilities, context };
+            Self { address, sessions: Arc::default(), process: ProcessInfo::new(), capabilities, context };
         // Whether it is there, and lets us in.
         let link = engine.link(Ttl::DEFAULT).await?;
         let looked = async { link.client().check_stat("/").await };

@@ -13,8 +13,8 @@ use tenure_table::{
 };
 use tokio::sync::{oneshot, watch};
 
-pub(super) use self::requests::{Asked, Undone};
-use super::server::{Time, Way};
+pub(super) use self::requests::{Reply, UndoOutcome};
+use super::server::{LinkId, Time};
 use crate::clock::BootTime;
 use crate::engine::{GrantEvents, Granted};
 use crate::error::LostReason;
@@ -35,10 +35,10 @@ pub(super) struct State {
     operator_number: u64,
     /// Who observes which lock.
     observers: BTreeMap<LockName, watch::Sender<()>>,
-    ways: Vec<Traffic>,
+    links: Vec<LinkState>,
     paused: bool,
-    /// What is to be told, and by which way.
-    messages: Vec<(Way, Message)>,
+    /// What is to be told, and by which link.
+    messages: Vec<(LinkId, Message)>,
 }
 
 /// A grant, or a request for one that waits.
@@ -51,7 +51,7 @@ struct Entry {
     epoch: u64,
     /// The number of its last request.
     number: u64,
-    way: Way,
+    link: LinkId,
     events: GrantEvents,
     waits: Option<Waits>,
     /// Its last conversion, if that may have to be undone.
@@ -75,9 +75,9 @@ struct Waits {
     answer: oneshot::Sender<Settled>,
 }
 
-/// What happens on a way.
+/// What happens on a link.
 #[derive(Debug, Default)]
-struct Traffic {
+struct LinkState {
     cut: bool,
     /// So many answers get lost.
     losing: usize,
@@ -145,7 +145,7 @@ impl State {
             operator,
             operator_number: 0,
             observers: BTreeMap::new(),
-            ways: vec![Traffic::default()],
+            links: vec![LinkState::default()],
             paused: false,
             messages: Vec::new(),
         }
@@ -182,17 +182,17 @@ impl State {
         self.ends.first().filter(|_| !self.paused).map(|(at, _)| *at)
     }
 
-    pub(super) fn add_way(&mut self) -> Way {
-        self.ways.push(Traffic::default());
-        Way(self.ways.len() - 1)
+    pub(super) fn add_link(&mut self) -> LinkId {
+        self.links.push(LinkState::default());
+        LinkId(self.links.len() - 1)
     }
 
-    pub(super) fn set_cut(&mut self, way: Way, cut: bool) {
-        self.ways[way.0].cut = cut;
+    pub(super) fn set_cut(&mut self, link: LinkId, cut: bool) {
+        self.links[link.0].cut = cut;
     }
 
-    pub(super) fn set_losing(&mut self, way: Way, answers: usize) {
-        self.ways[way.0].losing = answers;
+    pub(super) fn set_losing(&mut self, link: LinkId, answers: usize) {
+        self.links[link.0].losing = answers;
     }
 
     /// What is over when it goes on ends with the next step, before anything gets through.
@@ -200,13 +200,13 @@ impl State {
         self.paused = paused;
     }
 
-    pub(super) fn is_open(&self, way: Way) -> bool {
-        !self.paused && !self.ways[way.0].cut
+    pub(super) fn is_open(&self, link: LinkId) -> bool {
+        !self.paused && !self.links[link.0].cut
     }
 
-    /// Whether the answer to what was just done by this way is lost.
-    pub(super) fn loses_answer(&mut self, way: Way) -> bool {
-        let losing = &mut self.ways[way.0].losing;
+    /// Whether the answer to what was just done by this link is lost.
+    pub(super) fn loses_answer(&mut self, link: LinkId) -> bool {
+        let losing = &mut self.links[link.0].losing;
         let loses = *losing > 0;
         *losing = losing.saturating_sub(1);
         loses
@@ -215,7 +215,7 @@ impl State {
     /// What gets through of what is to be told.
     pub(super) fn take_messages(&mut self) -> Vec<Message> {
         let all = std::mem::take(&mut self.messages);
-        let (open, shut): (Vec<_>, _) = all.into_iter().partition(|(way, _)| self.is_open(*way));
+        let (open, shut): (Vec<_>, _) = all.into_iter().partition(|(link, _)| self.is_open(*link));
         self.messages = shut;
         open.into_iter().map(|(_, message)| message).collect()
     }
@@ -290,7 +290,7 @@ impl State {
                 }
                 Effect::Wanted { session, mode, .. } => {
                     if let Some(entry) = self.grants.get(&session) {
-                        self.messages.push((entry.way, Message::Wanted(entry.events.clone(), mode)));
+                        self.messages.push((entry.link, Message::Wanted(entry.events.clone(), mode)));
                     }
                 }
                 Effect::Delay { grant, for_ms } => {
@@ -311,7 +311,7 @@ impl State {
 
     fn tell(&mut self, session: SessionId) {
         if let Some(entry) = self.grants.get(&session) {
-            self.messages.push((entry.way, Message::Lost(entry.events.clone())));
+            self.messages.push((entry.link, Message::Lost(entry.events.clone())));
         }
     }
 
@@ -319,7 +319,7 @@ impl State {
     fn settle(&mut self, session: SessionId, number: u64, outcome: Outcome) {
         let Some(entry) = self.grants.get_mut(&session) else { return };
         let Some(waits) = entry.waits.take_if(|waits| waits.number == number) else { return };
-        let way = entry.way;
+        let link = entry.link;
         self.apply(Command::Acknowledge { session, number });
         let settled = match outcome {
             Ok(Answer::Granted(granted)) => {
@@ -336,7 +336,7 @@ impl State {
                 Err(refusal)
             }
         };
-        self.messages.push((way, Message::Settled(waits.answer, settled)));
+        self.messages.push((link, Message::Settled(waits.answer, settled)));
     }
 }
 

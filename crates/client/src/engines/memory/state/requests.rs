@@ -10,7 +10,7 @@ use tenure_table::{
 use tokio::sync::{oneshot, watch};
 
 use super::super::look::{self, Calendar};
-use super::super::server::Way;
+use super::super::server::LinkId;
 use super::{Entry, Given, Settled, State, Waits, milliseconds, session_of};
 use crate::engine::{AcquireRequest, Break, Conversion, Remembered, Start};
 use crate::error::LostReason;
@@ -18,13 +18,13 @@ use crate::info::{LockInfo, Member};
 use crate::lease::Term;
 
 /// The answer to a request that may wait.
-pub(crate) enum Asked {
+pub(crate) enum Reply {
     Settled(Settled),
     Waits(oneshot::Receiver<Settled>),
 }
 
 /// What became of a conversion that was to be undone.
-pub(crate) enum Undone {
+pub(crate) enum UndoOutcome {
     /// The old mode stands.
     Old,
     /// The new mode stands: others are in, since it gave something up.
@@ -43,20 +43,20 @@ const fn wait(waits: bool) -> Wait {
 }
 
 impl State {
-    pub(crate) fn acquire(&mut self, request: &AcquireRequest, way: Way) -> Asked {
+    pub(crate) fn acquire(&mut self, request: &AcquireRequest, link: LinkId) -> Reply {
         let session = session_of(request.grant);
         let known = self.grants.contains_key(&session);
         if let Some(waits) = self.grants.get_mut(&session).and_then(|entry| entry.waits.as_mut()) {
             // It keeps its place, and the answer goes to this request.
             if !request.waits() {
-                return Asked::Settled(Err(Refusal::Busy { name: request.name.clone() }));
+                return Reply::Settled(Err(Refusal::Busy { name: request.name.clone() }));
             }
             let (answer, settled) = oneshot::channel();
             waits.answer = answer;
-            return Asked::Waits(settled);
+            return Reply::Waits(settled);
         }
         if !known {
-            self.open(request, way);
+            self.open(request, link);
         }
         let acquire = Acquire {
             grant: request.grant,
@@ -75,21 +75,21 @@ impl State {
         match outcome {
             Ok(Answer::Granted(granted)) => {
                 self.keep(session);
-                Asked::Settled(self.given(session, granted).ok_or(Refusal::NotHeld))
+                Reply::Settled(self.given(session, granted).ok_or(Refusal::NotHeld))
             }
-            Ok(_) => Asked::Waits(self.wait_for(session, number, false)),
+            Ok(_) => Reply::Waits(self.wait_for(session, number, false)),
             Err(refusal) => {
                 // A second request for what a first one waits for leaves that alone.
                 if !known {
                     self.apply(Command::CloseSession { session });
                 }
-                Asked::Settled(Err(refusal))
+                Reply::Settled(Err(refusal))
             }
         }
     }
 
     /// Opens the session of a grant that is to be.
-    fn open(&mut self, request: &AcquireRequest, way: Way) {
+    fn open(&mut self, request: &AcquireRequest, link: LinkId) {
         let (session, ttl) = (session_of(request.grant), request.ttl.get());
         let entry = Entry {
             name: request.name.clone(),
@@ -97,7 +97,7 @@ impl State {
             since: None,
             epoch: 0,
             number: 0,
-            way,
+            link,
             events: request.events.clone(),
             waits: None,
             conversion: None,
@@ -135,7 +135,7 @@ impl State {
         self.grants.get(&session)?.term()
     }
 
-    pub(crate) fn convert(&mut self, conversion: &Conversion, attempt: u64) -> Asked {
+    pub(crate) fn convert(&mut self, conversion: &Conversion, attempt: u64) -> Reply {
         let (grant, wait) = (conversion.grant.id, wait(conversion.waits));
         let session = session_of(grant);
         let (number, outcome) =
@@ -143,13 +143,13 @@ impl State {
         match outcome {
             Ok(Answer::Granted(granted)) => {
                 self.note_conversion(session, attempt);
-                Asked::Settled(self.given(session, granted).ok_or(Refusal::NotHeld))
+                Reply::Settled(self.given(session, granted).ok_or(Refusal::NotHeld))
             }
             Ok(_) => {
                 self.note_conversion(session, attempt);
-                Asked::Waits(self.wait_for(session, number, true))
+                Reply::Waits(self.wait_for(session, number, true))
             }
-            Err(refusal) => Asked::Settled(Err(refusal)),
+            Err(refusal) => Reply::Settled(Err(refusal)),
         }
     }
 
@@ -160,21 +160,21 @@ impl State {
     }
 
     /// Takes back a conversion from this mode, unless another one has followed it.
-    pub(crate) fn undo_conversion(&mut self, grant: GrantId, attempt: u64, from: Mode) -> Undone {
+    pub(crate) fn undo_conversion(&mut self, grant: GrantId, attempt: u64, from: Mode) -> UndoOutcome {
         let session = session_of(grant);
-        let Some(entry) = self.grants.get_mut(&session) else { return Undone::Lost };
+        let Some(entry) = self.grants.get_mut(&session) else { return UndoOutcome::Lost };
         if entry.conversion.take_if(|last| *last == attempt).is_none() {
-            return Undone::Old;
+            return UndoOutcome::Old;
         }
         if let Some(number) = entry.waits.as_ref().map(|waits| waits.number) {
             // It waits, so it can be given up.
             let _ = self.request(session, Request::Cancel { number });
-            return Undone::Old;
+            return UndoOutcome::Old;
         }
         let back = Request::Convert { grant, to: from, wait: Wait::Try, value: None };
         match self.request(session, back).1 {
-            Ok(_) => Undone::Old,
-            Err(_) => self.as_it_stands(grant).map_or(Undone::Lost, Undone::New),
+            Ok(_) => UndoOutcome::Old,
+            Err(_) => self.as_it_stands(grant).map_or(UndoOutcome::Lost, UndoOutcome::New),
         }
     }
 
@@ -227,7 +227,7 @@ impl State {
             Break::Force => {
                 // Here, and not by a message: nobody gets it before this step is over.
                 for entry in holders.iter().filter_map(|holder| self.grants.get(&holder.session)) {
-                    if self.is_open(entry.way) {
+                    if self.is_open(entry.link) {
                         entry.events.lost(LostReason::Broken);
                     }
                 }
@@ -275,22 +275,22 @@ mod tests {
         let mut state = State::new(Time::Moved(ManualClock::new()));
         let mut request = AcquireRequest::new(LockName::parse("a").unwrap());
         request.mode = Mode::Pr;
-        let Asked::Settled(Ok(_)) = state.acquire(&request, Way::DIRECT) else { panic!("it is free") };
+        let Reply::Settled(Ok(_)) = state.acquire(&request, LinkId::DIRECT) else { panic!("it is free") };
         let up = || Conversion::new(request.granted(None), Mode::Ex, false, Cancellation::new());
         let mode = |state: &State| state.inspect(request.name.clone()).holders[0].mode;
         let convert = |state: &mut State, attempt| {
-            assert!(matches!(state.convert(&up(), attempt), Asked::Settled(Ok(_))));
+            assert!(matches!(state.convert(&up(), attempt), Reply::Settled(Ok(_))));
         };
         convert(&mut state, 1);
         convert(&mut state, 2);
-        assert!(matches!(state.undo_conversion(request.grant, 1, Mode::Pr), Undone::Old));
+        assert!(matches!(state.undo_conversion(request.grant, 1, Mode::Pr), UndoOutcome::Old));
         assert_eq!(mode(&state), Mode::Ex, "the second one stands");
         for _ in 0..2 {
-            assert!(matches!(state.undo_conversion(request.grant, 2, Mode::Pr), Undone::Old));
+            assert!(matches!(state.undo_conversion(request.grant, 2, Mode::Pr), UndoOutcome::Old));
             assert_eq!(mode(&state), Mode::Pr);
         }
         convert(&mut state, 3);
         state.withdraw(request.grant);
-        assert!(matches!(state.undo_conversion(request.grant, 3, Mode::Pr), Undone::Lost));
+        assert!(matches!(state.undo_conversion(request.grant, 3, Mode::Pr), UndoOutcome::Lost));
     }
 }

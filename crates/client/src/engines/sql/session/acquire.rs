@@ -23,7 +23,7 @@ use crate::sql::Dialect;
 const STOP_AGAIN: Duration = Duration::from_millis(50);
 
 /// What a statement that asks for a lock says.
-enum Said {
+enum LockReply {
     /// It holds, and may have counted already.
     Got(Session, Option<u64>),
     /// The lock is not free, and the session holds nothing.
@@ -45,7 +45,7 @@ struct Session {
 impl Session {
     /// In MySQL, where a session is told from others by its number alone.
     const fn of(lent: &Lent) -> Self {
-        Self { number: lent.told.number, born: 0 }
+        Self { number: lent.session.number, born: 0 }
     }
 }
 
@@ -133,16 +133,16 @@ impl SessionEngine {
             key: self.texts.key(&request.name),
             grant: request.grant.as_u128().to_be_bytes(),
             owner: request.owner.as_u128().to_be_bytes(),
-            details: self.ourselves.details(request, self.context.clock.wall(), None).to_string(),
+            details: self.process.details(request, self.context.clock.wall(), None).to_string(),
         };
         let telling = async { self.tell(&mut lent, &ask).await.map_err(|error| self.locks.fault(error)) };
         self.locks.within(self.locks.limit(), What::NoAnswer, telling).await?;
-        let stop = Sql::from(self.texts.stop(&lent.told));
+        let stop = Sql::from(self.texts.stop(&lent.session));
         let asking = async { self.lock(&mut lent, &ask).await.map_err(|error| self.locks.fault(error)) };
         let asking = self.locks.within(SLICE + self.locks.limit(), What::NoAnswer, asking);
         let said = self.stopped_if_cancelled(request, stop, asking).await?;
         let is_cancelled = request.cancel.is_cancelled();
-        if is_cancelled || matches!(said, Said::Stopped | Said::NoRow) {
+        if is_cancelled || matches!(said, LockReply::Stopped | LockReply::NoRow) {
             let forgetting = async { self.forget(&mut lent).await.map_err(|error| self.locks.fault(error)) };
             self.locks.within(self.locks.limit(), What::NoAnswer, forgetting).await?;
         }
@@ -151,12 +151,12 @@ impl SessionEngine {
             return Ok(None);
         }
         let (session, token) = match said {
-            Said::Got(session, token) => (session, token),
-            Said::Busy | Said::Stopped => {
+            LockReply::Got(session, token) => (session, token),
+            LockReply::Busy | LockReply::Stopped => {
                 *kept = Some(lent);
                 return Ok(None);
             }
-            Said::NoRow => {
+            LockReply::NoRow => {
                 self.make_row(&mut lent.connection, request).await?;
                 *kept = Some(lent);
                 return Box::pin(self.ask_once(request, kept, used)).await;
@@ -250,7 +250,7 @@ impl SessionEngine {
     }
 
     /// Has the connection lock it, which may take as long as the slice.
-    async fn lock(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<Said, Error> {
+    async fn lock(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<LockReply, Error> {
         let said = match self.texts.kind {
             Kind::Named => self.lock_named(lent, ask).await,
             Kind::RowOfMySql => self.lock_row(lent, ask).await,
@@ -259,7 +259,7 @@ impl SessionEngine {
         match said {
             // With PostgreSQL, a wait for readers is one for each of them, and only all together are long enough to be stopped.
             Err(error) if matches!(self.locks.what(&error), What::LockTimeout | What::Cancelled) => {
-                Ok(Said::Stopped)
+                Ok(LockReply::Stopped)
             }
             said => said,
         }
@@ -268,18 +268,18 @@ impl SessionEngine {
     /// Tells a session of itself, as far as it does not know it.
     async fn tell(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<(), Error> {
         let settings = self.texts.settings(ask.request);
-        if lent.told.settings.is_empty() {
+        if lent.session.settings.is_empty() {
             let said = lent.connection.batch(format!("{}{settings}", self.texts.begin)).await?;
             let session = said.iter().flatten().next().ok_or(Error::RowNotFound)?;
-            (lent.told.number, lent.told.mark) = (session.int(0)?, session.text(1)?);
-        } else if lent.told.settings != settings {
+            (lent.session.number, lent.session.mark) = (session.int(0)?, session.text(1)?);
+        } else if lent.session.settings != settings {
             lent.connection.plain(settings.as_str()).await?;
         }
-        lent.told.settings = settings;
+        lent.session.settings = settings;
         Ok(())
     }
 
-    async fn lock_named(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<Said, Error> {
+    async fn lock_named(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<LockReply, Error> {
         let [key, name, grant, owner, details] = ask.args();
         let args = [key, name, grant, owner, details, key];
         let mut done = lent.connection.run(&self.texts.lock_named, &args).await?;
@@ -296,17 +296,17 @@ impl SessionEngine {
                 _ => return Err(Error::RowNotFound),
             }
         }
-        Ok(if done.rows == 0 { Said::Busy } else { Said::Got(Session::of(lent), done.counted()) })
+        Ok(if done.rows == 0 { LockReply::Busy } else { LockReply::Got(Session::of(lent), done.counted()) })
     }
 
-    async fn lock_row(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<Said, Error> {
-        let shown = format!("{}:{}", lent.told.number, ask.key);
+    async fn lock_row(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<LockReply, Error> {
+        let shown = format!("{}:{}", lent.session.number, ask.key);
         let args = [Arg::Text(&shown), Arg::Bytes(ask.request.name.as_str().as_bytes())];
         let rows = lent.connection.rows(&self.texts.lock_row(ask.request), &args).await?;
-        Ok(if rows.is_empty() { Said::NoRow } else { Said::Got(Session::of(lent), None) })
+        Ok(if rows.is_empty() { LockReply::NoRow } else { LockReply::Got(Session::of(lent), None) })
     }
 
-    async fn lock_in_postgres(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<Said, Error> {
+    async fn lock_in_postgres(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<LockReply, Error> {
         let mut sql = self.texts.lock(ask.request, &ask.key);
         let count = self.texts.and_count(ask.request, &ask.key, &ask.details);
         sql.extend(count.as_deref());
@@ -316,12 +316,12 @@ impl SessionEngine {
             [.., lock, counted] => (lock, counted.first()),
             _ => return Err(Error::RowNotFound),
         };
-        let Some(row) = lock.first() else { return Ok(Said::NoRow) };
+        let Some(row) = lock.first() else { return Ok(LockReply::NoRow) };
         if self.texts.answers_whether(ask.request) && row.int(2)? != 1 {
-            return Ok(Said::Busy);
+            return Ok(LockReply::Busy);
         }
         let token = counted.map(token).transpose()?;
-        Ok(Said::Got(Session { number: row.int(0)?, born: row.int(1)? }, token))
+        Ok(LockReply::Got(Session { number: row.int(0)?, born: row.int(1)? }, token))
     }
 
     /// Raises the counter of a lock that is held, and writes down who holds it, as far as that was not done with the same message.

@@ -32,7 +32,7 @@ use super::{Recipe, pooler};
 use crate::capabilities::{Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Engine, EngineContext, Grant, Granted, Remembered, Start};
-use crate::engines::details::Ourselves;
+use crate::engines::details::ProcessInfo;
 use crate::error::{AcquireError, InspectError, LostReason, ReleaseError, RememberError, RenewError};
 use crate::info::LockInfo;
 use crate::lease::{Term, Ttl};
@@ -51,7 +51,7 @@ pub(super) struct SessionEngine {
     /// Statements are stopped one after the other, so that many do not need more connections.
     stops: Arc<AsyncMutex<()>>,
     held: Mutex<HashMap<GrantId, Arc<Held>>>,
-    ourselves: Ourselves,
+    process: ProcessInfo,
     capabilities: Capabilities,
     context: EngineContext,
 }
@@ -111,7 +111,7 @@ impl SessionEngine {
             short,
             stops: Arc::default(),
             held: Mutex::default(),
-            ourselves: Ourselves::new(),
+            process: ProcessInfo::new(),
             capabilities,
             context,
         }))

@@ -14,7 +14,7 @@ use crate::engine::AcquireRequest;
 use crate::engines::sql::address::Address;
 use crate::engines::sql::connection::Sql;
 use crate::engines::sql::dialect::{NEXT, hex};
-use crate::engines::sql::link::Told;
+use crate::engines::sql::link::SessionInfo;
 use crate::engines::sql::{Dialect, Recipe};
 
 /// How long one statement waits for a lock. Then it is asked again: so it is noticed if the database is gone, and one who has gone away
@@ -269,7 +269,7 @@ impl Texts {
 
     /// Stops the statement of a session, and leaves the session open. Each login may do that to its own sessions. A session that has
     /// the same number on another server, or later, has another mark and is not stopped.
-    pub(super) fn stop(&self, Told { number, mark, .. }: &Told) -> String {
+    pub(super) fn stop(&self, SessionInfo { number, mark, .. }: &SessionInfo) -> String {
         match self.dialect {
             Dialect::Postgres => format!(
                 "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid = {number} AND {} = {mark}",

@@ -49,7 +49,7 @@ impl TableEngine {
     }
 
     pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
-        let details = self.ourselves.details(&request, self.context.clock.wall(), None).to_string();
+        let details = self.process.details(&request, self.context.clock.wall(), None).to_string();
         if !request.reenter && !self.listener.has_waiter(&request.name) {
             let sent_at = self.now();
             match self.take(&request, &details).await {

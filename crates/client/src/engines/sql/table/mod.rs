@@ -35,7 +35,7 @@ use crate::clock::BootTime;
 use crate::engine::{
     AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start, Withdrawn,
 };
-use crate::engines::details::{self, Ourselves};
+use crate::engines::details::{self, ProcessInfo};
 use crate::engines::notifications::NotificationListener;
 use crate::error::{
     AcquireError, BreakError, EngineError, InspectError, Lost, LostReason, ReleaseError, RememberError,
@@ -61,7 +61,7 @@ pub(super) struct TableEngine {
     link: Arc<Link>,
     texts: Texts,
     listener: Arc<NotificationListener<Database>>,
-    ourselves: Ourselves,
+    process: ProcessInfo,
     capabilities: Capabilities,
     context: EngineContext,
     closing: CancellationToken,
@@ -93,7 +93,7 @@ impl TableEngine {
             address,
             link,
             texts,
-            ourselves: Ourselves::new(),
+            process: ProcessInfo::new(),
             capabilities,
             closing: CancellationToken::new(),
             context,

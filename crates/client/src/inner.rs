@@ -1,29 +1,28 @@
-//! What a client, its guards and its background work share.
+//! The inside of a client, which its clones, its requests and its guards share.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
-use crate::clock::{Clock, SystemClock};
-use crate::engine::{Cancellation, Engine, Grant, Withdrawn};
-use crate::error::{EngineError, LostReason, ReleaseError, RenewError};
+use crate::background::Background;
+use crate::clock::Clock;
+use crate::engine::{Cancellation, Engine, Grant};
+use crate::error::{EngineError, LostReason, RenewError};
 use crate::hold::{Hold, LetGo, LostGrant, ReleaseTask};
 use crate::keeper::Schedule;
 use crate::operation::Operation;
 use crate::owner::{Reentry, Releasing};
 use crate::telemetry::Telemetry;
-use crate::thread::{ClientThread, DROP_LIMIT, ThreadHandle};
-use crate::wait::Backoff;
+use crate::thread::{ClientThread, DROP_LIMIT};
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ClientInner {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) telemetry: Arc<Telemetry>,
@@ -38,7 +37,7 @@ pub(crate) struct Shared {
     pub(crate) thread: ClientThread,
 }
 
-impl Shared {
+impl ClientInner {
     pub(crate) fn new(engine: Arc<dyn Engine>, clock: Arc<dyn Clock>, thread: ClientThread) -> Arc<Self> {
         let telemetry = Arc::new(Telemetry::new(engine.capabilities().engine));
         let closing = Cancellation::new();
@@ -162,142 +161,10 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for ClientInner {
     fn drop(&mut self) {
         let close = self.close_engine().unwrap_or_else(|| Box::pin(async {}));
         let limit = if *self.close_gave_up.get_mut() { Duration::ZERO } else { DROP_LIMIT };
         self.thread.end_with(close, limit);
-    }
-}
-
-/// What goes on without the client: releases, and the withdrawal of requests.
-#[derive(Debug)]
-pub(crate) struct Background {
-    pub(crate) engine: Arc<dyn Engine>,
-    pub(crate) clock: Arc<dyn Clock>,
-    telemetry: Arc<Telemetry>,
-    thread: ThreadHandle,
-    closing: Cancellation,
-    /// How many requests are to be withdrawn.
-    pending: AtomicUsize,
-    withdrawals: Semaphore,
-}
-
-/// So many requests are to be withdrawn at the most. Others are left to their leases.
-const MOST_PENDING: usize = 10_000;
-
-/// So many requests are withdrawn at once: neither does an outage end with a flood, nor do renewals stand behind one.
-const MOST_AT_ONCE: usize = 8;
-
-/// The pauses between two tries.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-
-/// After that long, and then again, a request that was under way on a connection that broke has arrived.
-const ARRIVED_AFTER: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(15)];
-
-impl Background {
-    fn new(
-        engine: Arc<dyn Engine>,
-        clock: Arc<dyn Clock>,
-        telemetry: Arc<Telemetry>,
-        thread: ThreadHandle,
-        closing: Cancellation,
-    ) -> Arc<Self> {
-        let (pending, withdrawals) = (AtomicUsize::new(0), Semaphore::new(MOST_AT_ONCE));
-        Arc::new(Self { engine, clock, telemetry, thread, closing, pending, withdrawals })
-    }
-
-    /// Tries again and again until the engine answers: whether a grant has ended by itself, only the engine knows.
-    pub(crate) async fn release(self: Arc<Self>, task: ReleaseTask) {
-        let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        loop {
-            let result = self.engine.clone().release(task.grant.clone()).await;
-            self.released(&task.grant, &result);
-            match result {
-                Ok(()) | Err(ReleaseError::NotHeld(_) | ReleaseError::Engine(EngineError::Closed)) => break,
-                Err(ReleaseError::Engine(_)) => task.failed(),
-            }
-            self.clock.sleep_until(pauses.next(self.clock.now())).await;
-        }
-        task.done();
-    }
-
-    /// Takes in how a release ended.
-    pub(crate) fn released(self: &Arc<Self>, grant: &Grant, result: &Result<(), ReleaseError>) {
-        self.telemetry.released(grant, result);
-        if grant.may_arrive && matches!(result, Ok(()) | Err(ReleaseError::NotHeld(_))) {
-            self.withdraw_in_background(grant.clone());
-        }
-    }
-
-    /// Leaves nothing of a request behind: now, or in the background if the engine does not answer.
-    pub(crate) async fn withdraw(self: &Arc<Self>, grant: Grant) {
-        if self.withdraw_once(&grant).await.is_err() {
-            self.withdraw_in_background(grant);
-        }
-    }
-
-    /// Leaves nothing of a request behind, as soon as the engine answers. Closing and dropping the client wait for the first try only.
-    pub(crate) fn withdraw_in_background(self: &Arc<Self>, grant: Grant) {
-        if self.pending.fetch_add(1, Ordering::Relaxed) >= MOST_PENDING {
-            self.pending.fetch_sub(1, Ordering::Relaxed);
-            tracing::debug!(lock = %grant.name, "too many requests are to be withdrawn: this one is left to its lease");
-            return;
-        }
-        let (background, (tried, first_try)) = (self.clone(), oneshot::channel::<()>());
-        self.thread.spawn(async move {
-            background.withdraw_until_answered(grant, tried).await;
-            background.pending.fetch_sub(1, Ordering::Relaxed);
-        });
-        let timers = SystemClock::on(self.thread.runtime().clone());
-        self.thread.finish(async move {
-            tokio::select! {
-                _ = first_try => {}
-                () = timers.sleep_until(timers.now() + DROP_LIMIT) => {}
-            }
-        });
-    }
-
-    async fn withdraw_until_answered(self: &Arc<Self>, grant: Grant, tried: oneshot::Sender<()>) {
-        let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        let mut tried = Some(tried);
-        loop {
-            let permit = self.withdrawals.acquire().await;
-            let withdrawn = self.withdraw_once(&grant).await;
-            drop((permit, tried.take()));
-            if matches!(withdrawn, Ok(()) | Err(EngineError::Closed)) {
-                return;
-            }
-            let pause = self.clock.sleep_until(pauses.next(self.clock.now()));
-            if self.closing.run_until_cancelled(pause).await.is_none() {
-                return;
-            }
-        }
-    }
-
-    async fn withdraw_once(self: &Arc<Self>, grant: &Grant) -> Result<(), EngineError> {
-        match self.engine.clone().withdraw(grant.clone()).await? {
-            Withdrawn::ForGood => {}
-            Withdrawn::ForNow => {
-                let (background, grant) = (self.clone(), grant.clone());
-                self.thread.spawn(async move { background.withdraw_what_arrives(grant).await });
-            }
-        }
-        Ok(())
-    }
-
-    /// What has overtaken a request is done again after it.
-    async fn withdraw_what_arrives(&self, grant: Grant) {
-        for after in ARRIVED_AFTER {
-            let pause = self.clock.sleep_until(self.clock.now() + after);
-            let is_closing = self.closing.run_until_cancelled(pause).await.is_none();
-            if let Err(error) = self.engine.clone().withdraw(grant.clone()).await {
-                tracing::debug!(lock = %grant.name, %error, "a request that may still arrive was not withdrawn");
-            }
-            if is_closing {
-                return;
-            }
-        }
     }
 }

@@ -12,10 +12,10 @@ use tokio::sync::watch;
 use super::fault::Fault;
 
 /// One connection, which may not be open yet.
-pub(in crate::engines) type Way = Arc<Connected>;
+pub(in crate::engines) type Connection = Arc<ConnectionCell>;
 
 /// A connection, once there is one.
-pub(in crate::engines) struct Connected(watch::Receiver<State>);
+pub(in crate::engines) struct ConnectionCell(watch::Receiver<State>);
 
 /// What has become of a connection.
 pub(super) enum State {
@@ -25,8 +25,8 @@ pub(super) enum State {
     Failed(Fault),
 }
 
-impl Connected {
-    pub(super) fn new(state: watch::Receiver<State>) -> Way {
+impl ConnectionCell {
+    pub(super) fn new(state: watch::Receiver<State>) -> Connection {
         Arc::new(Self(state))
     }
 
@@ -36,7 +36,7 @@ impl Connected {
     }
 
     /// The connection, if it is open.
-    pub(super) fn connection(&self) -> Option<MultiplexedConnection> {
+    pub(super) fn open(&self) -> Option<MultiplexedConnection> {
         match &*self.0.borrow() {
             State::Open(connection) => Some(connection.clone()),
             State::Opening | State::Failed(_) => None,
@@ -55,8 +55,8 @@ impl Connected {
     }
 }
 
-impl fmt::Debug for Connected {
+impl fmt::Debug for ConnectionCell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connected").field("is_open", &self.is_open()).finish_non_exhaustive()
+        f.debug_struct("ConnectionCell").field("is_open", &self.is_open()).finish_non_exhaustive()
     }
 }
