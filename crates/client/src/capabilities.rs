@@ -42,6 +42,8 @@ pub struct Capabilities {
     pub visible_waiters: bool,
     /// Whether [`Client::observe`](crate::Client::observe) is told of changes.
     pub observes: bool,
+    /// Whether the grants of a client hang on a session: however many it holds, they are kept alive together.
+    pub sessions: bool,
     /// What an operator can do about a lock that somebody holds.
     pub breaking: Breaking,
     /// How a grant ends when its holder is no longer heard of.
@@ -70,6 +72,7 @@ impl Capabilities {
             shared_owners: false,
             visible_waiters: false,
             observes: false,
+            sessions: false,
             breaking: Breaking::None,
             expiry: Expiry::Lease,
             waking: Waking::Poll,
@@ -90,6 +93,7 @@ impl Capabilities {
             Capability::Notices => self.notices,
             Capability::LockDelay => self.lock_delay,
             Capability::Observe => self.observes,
+            Capability::Sessions => self.sessions,
             Capability::SharedOwners => self.shared_owners,
             Capability::Lease => self.expiry == Expiry::Lease,
             Capability::NoPolling => self.waking != Waking::Poll,
@@ -177,6 +181,8 @@ pub enum Capability {
     LockDelay,
     /// The holders of a lock can be observed as they change.
     Observe,
+    /// All locks of a client are kept alive together.
+    Sessions,
     /// An owner re-enters also from another process.
     SharedOwners,
     /// A holder that is not heard of loses the lock by a lease.
@@ -200,6 +206,7 @@ impl fmt::Display for Capability {
             Self::Notices => f.write_str("notices to a holder whose lock is wanted"),
             Self::LockDelay => f.write_str("a lock-delay"),
             Self::Observe => f.write_str("observation of a lock's holders"),
+            Self::Sessions => f.write_str("a session that keeps all locks alive together"),
             Self::SharedOwners => f.write_str("an owner that re-enters from another client"),
             Self::Lease => f.write_str("a lease"),
             Self::NoPolling => f.write_str("waiting without polling"),

@@ -75,7 +75,8 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
     fn acquire(self: Arc<Self>, request: AcquireRequest)
     -> BoxFuture<'static, Result<Granted, AcquireError>>;
 
-    /// Lengthens the grant's lease by the grant's ttl from now, or confirms that it stands where there is no lease.
+    /// Lengthens the grant's lease by the grant's ttl from now, or confirms that it stands where there is no lease. Not asked of a grant whose
+    /// term is a [session](Term::Session).
     fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>>;
 
     /// Frees what this grant holds, and nothing else; a conversion of it that still waits ends with it. Once freed, or if it was not held, the same call answers

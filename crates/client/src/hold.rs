@@ -17,6 +17,7 @@ use crate::lease::{Term, Ttl};
 use crate::owner::Releasing;
 use crate::random;
 use crate::renewal::{Begun, Renewal};
+use crate::session_lease::SessionLease;
 use crate::watch::{GuardWatch, Shown};
 
 /// What a guard's holder may believe.
@@ -82,6 +83,8 @@ struct Belief {
     token: Option<FencingToken>,
     value: Value,
     lease_ends: Option<BootTime>,
+    /// On which the grant hangs, if it does.
+    session: Option<SessionLease>,
     max_hold_ends: Option<BootTime>,
     renewal: Renewal,
     /// Under which instant the schedule has it.
@@ -99,8 +102,8 @@ struct Belief {
 enum Leftover {
     /// The grant is not lost, or its last guard has taken over the release.
     Nothing,
-    /// The grant, until its last guard goes. The owner's next acquire waits for that.
-    Kept(Option<Releasing>),
+    /// The grant, until its last guard goes, or until an instant: a session does not end by itself. The owner's next acquire waits for that.
+    Kept { releasing: Option<Releasing>, until: Option<BootTime> },
     /// The grant, until the background release is done.
     Releasing(watch::Receiver<Progress>),
 }
@@ -167,6 +170,8 @@ struct UnderWay {
 pub(crate) enum Due {
     Renew(Grant),
     Lose(LostReason),
+    /// A lost grant that was kept for its guards, and no longer is.
+    Release(ReleaseTask),
     Nothing,
 }
 
@@ -220,6 +225,7 @@ impl Hold {
             token: None,
             value: Value::default(),
             lease_ends: None,
+            session: None,
             max_hold_ends: None,
             renewal: Renewal::off(),
             scheduled: None,
@@ -283,16 +289,20 @@ impl Hold {
             Phase::Ended(_) => return Err(Unusable),
             Phase::Held { .. } => unreachable!("a hold begins once"),
         }
-        belief.lease_ends = match (granted.term.deadline(), self.renews) {
+        belief.lease_ends = match (&granted.term, self.renews) {
             // A fixed lease ends here also where the engine would keep the grant for as long as the process lives.
-            (None, false) => Some(now + self.ttl.get()),
-            (deadline, _) => deadline,
+            (Term::Open | Term::Session(_), false) => Some(now + self.ttl.get()),
+            (Term::Session(_), true) => None,
+            (term, _) => term.deadline(),
         };
+        if let Term::Session(session) = &granted.term {
+            belief.session = Some(session.clone());
+        }
         if belief.has_ended(now).is_some() {
             return Err(Unusable);
         }
         if self.renews {
-            belief.renewal = Renewal::on(granted.term, self.ttl, now);
+            belief.renewal = Renewal::on(&granted.term, self.ttl, now);
             if granted.provisional {
                 belief.renewal.hasten(now);
             }
@@ -335,13 +345,13 @@ impl Hold {
         let is_last = belief.guards == 0;
         match belief.phase {
             Phase::Ended(Ended::Lost(reason)) => match &mut belief.leftover {
-                Leftover::Kept(releasing) if is_last => {
+                Leftover::Kept { releasing, .. } if is_last => {
                     let releasing = releasing.take();
                     belief.leftover = Leftover::Nothing;
                     LetGo::Kept(self.grant_of(&belief), reason, releasing)
                 }
                 Leftover::Releasing(progress) => LetGo::Lost(reason, Some(progress.clone())),
-                Leftover::Kept(_) | Leftover::Nothing => LetGo::Lost(reason, None),
+                Leftover::Kept { .. } | Leftover::Nothing => LetGo::Lost(reason, None),
             },
             Phase::Held { .. } if !is_last => LetGo::StillHeld,
             Phase::Held { .. } => {
@@ -355,7 +365,12 @@ impl Hold {
     }
 
     /// Ends belief. The grant, if there is one; nothing if belief had ended already.
-    pub(crate) fn lose(&self, reason: LostReason, releasing: Option<Releasing>) -> Option<LostGrant> {
+    pub(crate) fn lose(
+        &self,
+        reason: LostReason,
+        releasing: Option<Releasing>,
+        now: BootTime,
+    ) -> Option<LostGrant> {
         let mut belief = self.belief();
         // Whichever way this returns, `releasing` is not dropped before the belief's lock.
         let grant = match belief.phase {
@@ -369,7 +384,8 @@ impl Hold {
         belief.end(Ended::Lost(reason));
         // A client that is closed keeps nothing.
         if self.when_lost == WhenLost::Keep && reason != LostReason::Closed {
-            belief.leftover = Leftover::Kept(releasing);
+            let until = belief.session.is_some().then(|| now + self.ttl.get());
+            belief.leftover = Leftover::Kept { releasing, until };
             return Some(LostGrant::Keep(grant));
         }
         Some(LostGrant::Release(belief.release_leftover(grant, releasing)))
@@ -378,7 +394,7 @@ impl Hold {
     /// Begins the release of a lost grant that its guards keep: nothing if none is kept.
     pub(crate) fn give_up_kept(&self) -> Option<ReleaseTask> {
         let mut belief = self.belief();
-        let Leftover::Kept(releasing) = &mut belief.leftover else { return None };
+        let Leftover::Kept { releasing, .. } = &mut belief.leftover else { return None };
         let releasing = releasing.take();
         let grant = self.grant_of(&belief);
         Some(belief.release_leftover(grant, releasing))
@@ -397,6 +413,10 @@ impl Hold {
     /// What is to be done at this instant.
     pub(crate) fn due(&self, now: BootTime) -> Due {
         let mut belief = self.belief();
+        if belief.kept_until().is_some_and(|until| until <= now) {
+            drop(belief);
+            return self.give_up_kept().map_or(Due::Nothing, Due::Release);
+        }
         if !belief.is_held() {
             return Due::Nothing;
         }
@@ -428,7 +448,7 @@ impl Hold {
             Ok(term) => {
                 // Answers may overtake each other; the lease is as long as the longest of them says.
                 belief.lease_ends = belief.lease_ends.max(term.deadline());
-                belief.renewal.succeeded(*term, now);
+                belief.renewal.succeeded(term, now);
                 belief.phase = Phase::Held { in_jeopardy: false };
                 belief.show();
                 None
@@ -470,7 +490,7 @@ impl Hold {
             }
             belief.mode = to;
             belief.token = granted.token;
-            if self.renews {
+            if self.renews && belief.session.is_none() {
                 belief.lease_ends = belief.lease_ends.max(granted.term.deadline());
             }
             belief.show();
@@ -494,7 +514,7 @@ impl Hold {
     pub(crate) fn next_due(&self) -> Option<BootTime> {
         let belief = self.belief();
         if !belief.is_held() {
-            return None;
+            return belief.kept_until();
         }
         [belief.ends().map(|(at, _)| at), belief.renewal.due_at()].into_iter().flatten().min()
     }
@@ -530,20 +550,28 @@ impl Hold {
         let belief = self.belief();
         match belief.phase {
             Phase::Ended(Ended::Lost(reason)) => GuardState::Lost(reason),
-            Phase::Held { in_jeopardy: true } => {
+            Phase::Held { .. } if belief.is_in_jeopardy() => {
                 GuardState::Jeopardy { until: belief.ends().map(|(at, _)| at) }
             }
-            Phase::Pending | Phase::Held { in_jeopardy: false } | Phase::Ended(Ended::Released) => {
-                GuardState::Held
-            }
+            Phase::Pending | Phase::Held { .. } | Phase::Ended(Ended::Released) => GuardState::Held,
         }
     }
 
-    pub(crate) fn watch(&self) -> GuardWatch {
+    pub(crate) fn watch(self: &Arc<Self>) -> GuardWatch {
         let mut belief = self.belief();
+        if belief.watched.is_none()
+            && let Some(session) = &belief.session
+        {
+            session.watch(self);
+        }
         let shown = belief.shown();
         let watched = belief.watched.get_or_insert_with(|| watch::Sender::new(shown));
         GuardWatch::new(watched)
+    }
+
+    /// The session on which the grant hangs was kept alive, or could not be.
+    pub(crate) fn session_has_changed(&self) {
+        self.belief().show();
     }
 }
 
@@ -553,6 +581,14 @@ impl Belief {
         let (sender, progress) = watch::channel(Progress::Asked);
         self.leftover = Leftover::Releasing(progress);
         ReleaseTask { grant, releasing, progress: Some(sender) }
+    }
+
+    /// Until when a lost grant is kept for its guards, if that has an end.
+    const fn kept_until(&self) -> Option<BootTime> {
+        match self.leftover {
+            Leftover::Kept { until, .. } => until,
+            Leftover::Nothing | Leftover::Releasing(_) => None,
+        }
     }
 
     fn end(&mut self, how: Ended) {
@@ -566,7 +602,7 @@ impl Belief {
     fn shown(&self) -> Shown {
         let (ended, in_jeopardy) = match self.phase {
             Phase::Pending => (None, false),
-            Phase::Held { in_jeopardy } => (None, in_jeopardy),
+            Phase::Held { .. } => (None, self.is_in_jeopardy()),
             Phase::Ended(how) => (Some(how), false),
         };
         let wanted = self.wanted.iter().rev().find(|wanted| !self.mode.compatible_with(*wanted));
@@ -581,6 +617,11 @@ impl Belief {
         }
     }
 
+    fn is_in_jeopardy(&self) -> bool {
+        matches!(self.phase, Phase::Held { in_jeopardy: true })
+            || self.session.as_ref().is_some_and(SessionLease::is_in_jeopardy)
+    }
+
     const fn is_held(&self) -> bool {
         matches!(self.phase, Phase::Held { .. })
     }
@@ -588,8 +629,9 @@ impl Belief {
     /// When belief ends if nothing more is heard, and what will then have been the reason.
     fn ends(&self) -> Option<(BootTime, LostReason)> {
         let lease = self.lease_ends.map(|at| (at, LostReason::Expired));
+        let session = self.session.as_ref().map(|session| (session.deadline(), LostReason::Expired));
         let most = self.max_hold_ends.map(|at| (at, LostReason::MaxHold));
-        [lease, most].into_iter().flatten().min_by_key(|(at, _)| *at)
+        [lease, session, most].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
     /// Why belief has ended by this instant, if it has.

@@ -68,7 +68,7 @@ impl ClientInner {
     pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LostReason) {
         // Before belief ends: whoever finds that it has must also find that a release is under way.
         let releasing = self.reentry.releasing(hold);
-        let Some(lost) = hold.lose(reason, releasing) else { return };
+        let Some(lost) = hold.lose(reason, releasing, self.clock.now()) else { return };
         self.telemetry.ended();
         match lost {
             LostGrant::Release(task) => {
@@ -78,7 +78,7 @@ impl ClientInner {
             }
             LostGrant::Keep(grant) => {
                 self.telemetry.lost(&grant, reason);
-                // Nothing is due any more, but a client that is closed must find it.
+                // A client that is closed must find it.
                 self.schedule.put(hold);
             }
         }

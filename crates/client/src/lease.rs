@@ -8,6 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::clock::BootTime;
+use crate::session_lease::SessionLease;
 
 /// How long a grant lives without renewal: 100 ms to 24 h.
 ///
@@ -64,7 +65,7 @@ impl fmt::Display for Ttl {
 }
 
 /// How long the engine keeps a grant if it hears nothing more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Term {
     /// Until a lease runs out.
     Lease {
@@ -76,17 +77,21 @@ pub enum Term {
         /// clock may be coarse by.
         margin: Duration,
     },
+    /// As long as a session is kept alive, with all that hangs on it. The engine keeps it alive, so the grant is not renewed. Only for a
+    /// grant that is to be renewed.
+    Session(SessionLease),
     /// As long as a connection or a process lives: there is no clock to it.
     Open,
 }
 
 impl Term {
     /// The instant after which the holder must not believe that it holds.
-    pub fn deadline(self) -> Option<BootTime> {
-        match self {
+    pub fn deadline(&self) -> Option<BootTime> {
+        match *self {
             Self::Lease { sent_at, ttl, margin } => {
                 Some(sent_at + ttl.saturating_sub(drift(ttl)).saturating_sub(margin))
             }
+            Self::Session(ref session) => Some(session.deadline()),
             Self::Open => None,
         }
     }

@@ -53,6 +53,7 @@ mod owner;
 mod random;
 mod renewal;
 mod request;
+mod session_lease;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod sql;
 mod telemetry;
@@ -80,6 +81,7 @@ pub use observation::Observation;
 pub use once_per::{OncePerRequest, Record, Run, Turn};
 pub use owner::Owner;
 pub use request::LockRequest;
+pub use session_lease::SessionLease;
 pub use tenure_table::{
     FencingToken, GrantId, IdError, LockName, Mode, ModeError, ModeSet, NameError, OwnerId, Value,
 };

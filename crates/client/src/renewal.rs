@@ -36,19 +36,24 @@ impl Renewal {
     }
 
     /// For a grant of this term.
-    pub(crate) fn on(term: Term, ttl: Ttl, now: BootTime) -> Self {
+    pub(crate) fn on(term: &Term, ttl: Ttl, now: BootTime) -> Self {
         let mut renewal = Self { longest: ttl.renewal_interval(), ..Self::off() };
         renewal.plan(term, now);
         renewal
     }
 
-    fn plan(&mut self, term: Term, now: BootTime) {
+    fn plan(&mut self, term: &Term, now: BootTime) {
         self.interval = self.longest;
-        let from = match term {
+        let from = match *term {
             Term::Lease { sent_at, ttl, .. } => {
                 let usable = term.deadline().map_or(ttl, |deadline| deadline.since(sent_at));
                 self.interval = self.interval.min(usable / 3);
                 sent_at
+            }
+            // The engine keeps it alive.
+            Term::Session(_) => {
+                self.next = None;
+                return;
             }
             Term::Open => now,
         };
@@ -79,7 +84,7 @@ impl Renewal {
         Some(begun)
     }
 
-    pub(crate) fn succeeded(&mut self, term: Term, now: BootTime) {
+    pub(crate) fn succeeded(&mut self, term: &Term, now: BootTime) {
         self.under_way = self.under_way.saturating_sub(1);
         self.plan(term, now);
     }
@@ -112,9 +117,9 @@ mod tests {
     fn a_slow_answer_does_not_push_the_renewal_beyond_the_deadline() {
         let sent_at = BootTime::now();
         let term = lease(sent_at, Duration::ZERO);
-        let renewal = Renewal::on(term, Ttl::DEFAULT, sent_at + Duration::from_secs(22));
+        let renewal = Renewal::on(&term, Ttl::DEFAULT, sent_at + Duration::from_secs(22));
         assert!(renewal.due_at().unwrap() <= sent_at + Duration::from_secs(25));
-        let renewal = Renewal::on(term, Ttl::DEFAULT, sent_at + Duration::from_secs(29));
+        let renewal = Renewal::on(&term, Ttl::DEFAULT, sent_at + Duration::from_secs(29));
         assert!(renewal.due_at().unwrap() < term.deadline().unwrap());
     }
 
@@ -122,7 +127,7 @@ mod tests {
     fn a_large_margin_makes_renewal_more_frequent() {
         let now = BootTime::now();
         let term = lease(now, Duration::from_secs(21));
-        let renewal = Renewal::on(term, Ttl::DEFAULT, now);
+        let renewal = Renewal::on(&term, Ttl::DEFAULT, now);
         assert!(renewal.due_at().unwrap() < now + Duration::from_secs(3));
     }
 
@@ -130,10 +135,10 @@ mod tests {
     fn a_lease_that_counts_from_long_ago_is_not_renewed_without_a_pause() {
         let now = BootTime::now();
         let term = lease(now - Duration::from_secs(20), Duration::ZERO);
-        let mut renewal = Renewal::on(term, Ttl::DEFAULT, now);
+        let mut renewal = Renewal::on(&term, Ttl::DEFAULT, now);
         assert!(renewal.due_at().unwrap() > now);
         renewal.begin_if_due(renewal.due_at().unwrap());
-        renewal.succeeded(term, now);
+        renewal.succeeded(&term, now);
         assert!(renewal.due_at().unwrap() >= now + Duration::from_secs(2));
     }
 
@@ -141,19 +146,19 @@ mod tests {
     fn a_short_lease_at_first_does_not_make_those_after_it_short() {
         let now = BootTime::now();
         let first = Term::Lease { sent_at: now, ttl: TTL / 6, margin: Duration::ZERO };
-        let mut renewal = Renewal::on(first, Ttl::DEFAULT, now);
+        let mut renewal = Renewal::on(&first, Ttl::DEFAULT, now);
         renewal.hasten(now);
         let at = renewal.due_at().unwrap();
         assert!(at <= now + SOON);
         renewal.begin_if_due(at);
-        renewal.succeeded(lease(at, Duration::ZERO), at);
+        renewal.succeeded(&lease(at, Duration::ZERO), at);
         assert!(renewal.due_at().unwrap() > at + TTL / 4);
     }
 
     #[test]
     fn a_renewal_that_does_not_answer_is_repeated_and_not_without_end() {
         let mut now = BootTime::now();
-        let mut renewal = Renewal::on(lease(now, Duration::ZERO), Ttl::DEFAULT, now);
+        let mut renewal = Renewal::on(&lease(now, Duration::ZERO), Ttl::DEFAULT, now);
         let mut begun = Vec::new();
         while let Some(at) = renewal.due_at() {
             now = at;

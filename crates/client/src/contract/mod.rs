@@ -48,6 +48,7 @@ pub mod once;
 pub mod reentrance;
 pub mod release;
 pub mod runtime;
+pub mod sessions;
 pub mod sets;
 pub mod sight;
 pub mod values;
@@ -200,6 +201,7 @@ macro_rules! contract_suite {
                     servers tokens_rise_from_grant_to_grant, recipe an_expired_grant_touches_nothing, recipe a_lost_answer_can_be_undone;
                 runtime: recipe a_dead_application_runtime_loses_no_lock, recipe an_acquire_on_a_dying_runtime_leaves_nothing,
                     recipe a_busy_runtime_loses_no_lock, layer the_blocking_api_does_the_same;
+                sessions: recipe many_locks_are_kept_alive_together, recipe the_end_of_a_session_loses_all_its_locks;
                 sets: layer all_or_nothing, layer opposite_orders_do_not_deadlock;
                 sight: servers holders_and_waiters_are_seen, servers a_list_is_by_prefix;
                 values: recipe the_next_holder_finds_the_value, recipe a_value_has_its_limits, recipe a_late_write_changes_nothing,

@@ -1,7 +1,7 @@
 //! Sessions, on engines that have them: what keeps all grants of one ttl alive together, and takes them along when it ends.
 //!
 //! A grant is believed in from the last request that proves that the server still keeps the session. The session goes on for as long as the
-//! process does, so whoever does not renew its grant is put out of the lock by us, when its time is over.
+//! process does, so a grant that is not to be renewed is freed by us, when its time is over.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -13,9 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::kept_value::KeptValue;
 use crate::clock::BootTime;
-use crate::engine::GrantEvents;
+use crate::engine::{AcquireRequest, GrantEvents};
 use crate::error::LostReason;
 use crate::lease::{Term, Ttl};
+use crate::session_lease::SessionLease;
 
 /// What a server keeps for us, and what hangs on it.
 #[derive(Debug)]
@@ -32,6 +33,7 @@ pub(super) struct Session {
 struct State {
     /// When the last request was sent that proves that the server keeps it.
     confirmed: BootTime,
+    lease: SessionLease,
     held: HashMap<GrantId, Held>,
     /// How many operations are under way in it.
     users: usize,
@@ -51,8 +53,22 @@ pub(super) struct Held {
     #[cfg(feature = "zookeeper")]
     pub(super) writing: Arc<tokio::sync::Mutex<()>>,
     events: GrantEvents,
-    /// When it ends if it is not renewed.
-    ends: BootTime,
+    /// When it ends if it does not live as long as the session.
+    ends: Option<BootTime>,
+    /// Whether what stands for it is watched: of a grant that lasts.
+    watched: bool,
+}
+
+impl Held {
+    /// Its holder is told that it is lost.
+    pub(super) fn is_lost(&self, reason: LostReason) {
+        self.events.lost(reason);
+    }
+}
+
+/// Until when a session is believed in.
+fn deadline(confirmed: BootTime, ttl: Duration, margin: Duration) -> BootTime {
+    Term::Lease { sent_at: confirmed, ttl, margin }.deadline().unwrap_or(confirmed)
 }
 
 impl State {
@@ -63,7 +79,8 @@ impl State {
 
 impl Session {
     pub(super) fn new(timeout: Duration, margin: Duration, confirmed: BootTime) -> Self {
-        let state = State { confirmed, held: HashMap::new(), users: 0, unused_since: None };
+        let lease = SessionLease::new(deadline(confirmed, timeout, margin));
+        let state = State { confirmed, lease, held: HashMap::new(), users: 0, unused_since: None };
         Self { timeout, margin, ended: CancellationToken::new(), state: Mutex::new(state) }
     }
 
@@ -84,39 +101,55 @@ impl Session {
     pub(super) fn confirm(&self, sent_at: BootTime) {
         let mut state = self.state();
         state.confirmed = state.confirmed.max(sent_at);
+        let (lease, confirmed) = (state.lease.clone(), state.confirmed);
+        drop(state);
+        lease.confirm(deadline(confirmed, self.timeout, self.margin));
     }
 
-    /// What may be believed of its grants.
-    pub(super) fn term(&self) -> Term {
-        Term::Lease { sent_at: self.state().confirmed, ttl: self.timeout, margin: self.margin }
+    /// It could not be confirmed, and that is tried again.
+    pub(super) fn doubt(&self) {
+        let lease = self.state().lease.clone();
+        lease.doubt();
     }
 
-    /// From now on, this is a grant of it; or it has ended, and nothing is.
+    /// Until when its grants may be believed in.
+    pub(super) fn deadline(&self) -> BootTime {
+        deadline(self.state().confirmed, self.timeout, self.margin)
+    }
+
+    /// What may be believed of a grant.
+    fn term(&self, state: &State, ends: Option<BootTime>) -> Term {
+        match ends {
+            Some(_) => Term::Lease { sent_at: state.confirmed, ttl: self.timeout, margin: self.margin },
+            None => Term::Session(state.lease.clone()),
+        }
+    }
+
+    /// From now on, this is the request's grant; or it has ended, and nothing is.
     pub(super) fn keep(
         &self,
-        grant: GrantId,
+        request: &AcquireRequest,
         node: String,
         token: FencingToken,
         marked: Option<KeptValue>,
-        events: GrantEvents,
     ) -> Option<Term> {
         let mut state = self.state();
         if self.ended.is_cancelled() {
             return None;
         }
-        let ends = state.confirmed + self.timeout;
+        let ends = (!request.renews).then(|| state.confirmed + self.timeout);
         let held = Held {
             node,
             token,
             marked,
             #[cfg(feature = "zookeeper")]
             writing: Arc::default(),
-            events,
+            events: request.events.clone(),
             ends,
+            watched: false,
         };
-        state.held.insert(grant, held);
-        drop(state);
-        Some(self.term())
+        state.held.insert(request.grant, held);
+        Some(self.term(&state, ends))
     }
 
     /// Its grant of this id.
@@ -127,10 +160,11 @@ impl Session {
     /// A grant was found to stand: it goes on for as long as what is confirmed.
     pub(super) fn renewed(&self, grant: GrantId) -> Option<Term> {
         let mut state = self.state();
-        let ends = state.confirmed + self.timeout;
-        state.held.get_mut(&grant)?.ends = ends;
-        drop(state);
-        Some(self.term())
+        let until = state.confirmed + self.timeout;
+        let held = state.held.get_mut(&grant)?;
+        held.ends = held.ends.map(|_| until);
+        let ends = held.ends;
+        Some(self.term(&state, ends))
     }
 
     /// The lock's value is marked as this grant's, or no longer.
@@ -145,17 +179,20 @@ impl Session {
         self.state().held.remove(&grant)
     }
 
-    /// A grant is lost, and its holder is told.
-    #[cfg(feature = "etcd")]
-    pub(super) fn lose(&self, grant: GrantId, reason: LostReason) {
-        if let Some(held) = self.forget(grant) {
-            held.events.lost(reason);
-        }
+    /// The grants that live as long as the session, and are not watched yet: from now on they are.
+    pub(super) fn begin_to_watch(&self) -> Vec<(GrantId, Held)> {
+        let mut state = self.state();
+        let new = state.held.iter_mut().filter(|(_, held)| held.ends.is_none() && !held.watched);
+        new.map(|(grant, held)| {
+            held.watched = true;
+            (*grant, held.clone())
+        })
+        .collect()
     }
 
-    /// Takes out those that were not renewed in time.
+    /// Takes out those whose time is over.
     pub(super) fn overdue(&self, now: BootTime) -> Vec<(GrantId, Held)> {
-        self.state().held.extract_if(|_, held| held.ends <= now).collect()
+        self.state().held.extract_if(|_, held| held.ends.is_some_and(|ends| ends <= now)).collect()
     }
 
     /// It has ended, and all that it held is lost.
@@ -321,6 +358,8 @@ impl<S: HasSession> Drop for InUse<S> {
 
 #[cfg(test)]
 mod tests {
+    use tenure_table::LockName;
+
     use super::*;
     use crate::random;
 
@@ -336,36 +375,38 @@ mod tests {
         Session::new(SECOND * 10, SECOND, now)
     }
 
-    fn keep(session: &Session, grant: GrantId) -> Option<Term> {
-        session.keep(grant, "node".into(), FencingToken::new(1), None, GrantEvents::ignored())
+    fn keep(session: &Session, grant: GrantId, renews: bool) -> Option<Term> {
+        let mut request = AcquireRequest::new(LockName::parse("a").unwrap());
+        (request.grant, request.renews) = (grant, renews);
+        session.keep(&request, "node".into(), FencingToken::new(1), None)
     }
 
     #[test]
     fn belief_counts_from_what_proves_that_the_server_keeps_it() {
         let start = BootTime::now();
         let (session, grant) = (session(start), random::grant_id());
-        assert_eq!(keep(&session, grant).unwrap().deadline(), session.term().deadline());
+        let term = keep(&session, grant, true).unwrap();
+        assert_eq!(term.deadline(), Some(session.deadline()));
         session.confirm(start + SECOND * 3);
         session.confirm(start + SECOND);
-        let Term::Lease { sent_at, ttl, margin } = session.term() else { panic!("a lease") };
-        assert_eq!(
-            (sent_at, ttl, margin),
-            (start + SECOND * 3, SECOND * 10, SECOND),
-            "an old answer takes nothing away"
-        );
+        let confirmed = Term::Lease { sent_at: start + SECOND * 3, ttl: SECOND * 10, margin: SECOND };
+        assert_eq!(term.deadline(), confirmed.deadline(), "an old answer takes nothing away");
     }
 
     #[test]
-    fn who_does_not_renew_is_overdue_also_if_the_session_goes_on() {
+    fn a_grant_that_is_not_renewed_is_overdue_also_if_the_session_goes_on() {
         let start = BootTime::now();
         let (session, idle, busy) = (session(start), random::grant_id(), random::grant_id());
-        keep(&session, idle).unwrap();
-        keep(&session, busy).unwrap();
+        let lasting = random::grant_id();
+        keep(&session, idle, false).unwrap();
+        keep(&session, busy, false).unwrap();
+        keep(&session, lasting, true).unwrap();
         session.confirm(start + SECOND * 6);
         session.renewed(busy).unwrap();
         assert!(session.overdue(start + SECOND * 9).is_empty());
         assert_eq!(session.overdue(start + SECOND * 10).len(), 1);
         assert!(session.held(idle).is_none() && session.held(busy).is_some());
+        assert!(session.held(lasting).is_some(), "it lives as long as the session");
         assert!(session.renewed(idle).is_none(), "what is gone is not renewed");
     }
 
@@ -373,9 +414,9 @@ mod tests {
     fn nothing_is_kept_by_one_that_has_ended() {
         let session = session(BootTime::now());
         let grant = random::grant_id();
-        keep(&session, grant).unwrap();
+        keep(&session, grant, true).unwrap();
         session.end();
-        assert!(session.held(grant).is_none() && keep(&session, grant).is_none());
+        assert!(session.held(grant).is_none() && keep(&session, grant, true).is_none());
     }
 
     #[tokio::test]
@@ -386,7 +427,7 @@ mod tests {
         first.end();
         let second = sessions.open(Ttl::DEFAULT, open).await.unwrap();
         assert!(!Arc::ptr_eq(&first, &second));
-        keep(&second, grant).unwrap();
+        keep(&second, grant, true).unwrap();
         let (found, _) = sessions.with(grant, Ttl::DEFAULT).unwrap();
         assert!(Arc::ptr_eq(&second, &found));
         assert_eq!(sessions.all().len(), 1);
@@ -401,7 +442,7 @@ mod tests {
         let same = sessions.open(ttl(3000), open).await.unwrap();
         let other = sessions.open(ttl(3001), open).await.unwrap();
         assert!(Arc::ptr_eq(&first, &same) && !Arc::ptr_eq(&first, &other));
-        keep(other.session(), random::grant_id()).unwrap();
+        keep(other.session(), random::grant_id(), true).unwrap();
         let later = start + IDLE * 2;
         assert!(sessions.idle(later).is_empty(), "they are in use");
         drop((first, same, other));

@@ -1,4 +1,4 @@
-//! Very many who wait for one lock: a release wakes one, by etcd's own counters.
+//! Very many locks and waiters, by etcd's own counters.
 
 use std::time::Duration;
 
@@ -17,6 +17,35 @@ fn counted(etcd: &Etcd) -> [f64; 3] {
         etcd.metric(r#"grpc_server_started_total{grpc_method="Txn""#),
         etcd.metric(r#"grpc_server_started_total{grpc_method="Range""#),
     ]
+}
+
+/// All are kept alive by one lease, and each is told by its watch if it is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_thousand_held_locks_cost_does_not_grow_with_their_number() {
+    let etcd = Etcd::start();
+    let (client, operator) = (connect(&etcd.url()).await, connect(&etcd.url()).await);
+    let ttl = Duration::from_secs(3);
+    let names = (0..WAITERS).map(|lock| format!("lock-{lock}"));
+    let guards = client.lock_all(names).ttl(ttl).acquire().await.unwrap();
+    eventually(PATIENCE, "all are watched", async || {
+        etcd.metric("etcd_debugging_mvcc_watcher_total") >= f64::from(WAITERS)
+    })
+    .await;
+    let some = guards.get("lock-7").unwrap();
+    let [_, transactions, reads] = counted(&etcd);
+    let deadline = some.deadline().unwrap();
+    eventually(PATIENCE, "they are kept alive", async || some.deadline().unwrap() > deadline + ttl * 2).await;
+    let [_, transactions, reads] = [0.0, counted(&etcd)[1] - transactions, counted(&etcd)[2] - reads];
+    assert!(
+        transactions + reads < 100.0,
+        "{transactions} transactions and {reads} reads for {WAITERS} locks"
+    );
+    operator.break_lock("lock-7", tenure::Break::Ask).await.unwrap();
+    assert_eq!(within(PATIENCE, "its holder is told", some.lost()).await, tenure::LostReason::Broken);
+    operator.break_lock("lock-8", tenure::Break::Force).await.unwrap();
+    let forced = guards.get("lock-8").unwrap().lost();
+    assert_eq!(within(PATIENCE, "its holder is told", forced).await, tenure::LostReason::Forgotten);
+    assert!(guards.get("lock-9").unwrap().check().is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -191,7 +191,6 @@ async fn one_that_is_cut_off_while_it_waits_keeps_its_place() {
     still.link.heal();
     let guard = soon("it hears of its turn", far).await.unwrap().unwrap();
     assert!(guard.check().is_ok());
-    assert!(guard.deadline().unwrap() < still.clock.now() + TTL / 2, "counted from the grant");
     let _ = guard.release().await.unwrap();
     drop(soon("the next one gets it", near).await.unwrap().unwrap());
 }

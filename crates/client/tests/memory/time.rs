@@ -31,7 +31,7 @@ async fn belief_ends_first_and_then_the_lease() {
     still.clock.advance(Duration::from_nanos(1));
     let next = soon("the next one gets it", next).await.unwrap().unwrap();
     assert!(next.token() > guard.token());
-    assert_eq!(next.deadline().unwrap().since(deadline), TTL, "its lease begins with its grant");
+    assert!(next.deadline().unwrap() > ends + TTL / 2, "it lives as long as its client's session");
     still.link.heal();
     assert_eq!(guard.release().await.unwrap(), Release::AlreadyLost(LostReason::Expired));
     assert!(next.check().is_ok());

@@ -13,7 +13,7 @@ use super::fault::{Fault, What};
 use super::keys::{self, Keys, StoredValue};
 use super::lease::Lease;
 use super::link::Answer;
-use super::watches::Woken;
+use super::watches::{Interest, Woken};
 use crate::engine::{AcquireRequest, Granted};
 use crate::engines::kept_value::KeptValue;
 use crate::engines::queue::{self, Entry, Queue};
@@ -229,7 +229,7 @@ impl EtcdEngine {
     ) -> Result<bool, AcquireError> {
         let clock = &self.context.clock;
         let its_key = attempt.keys.seen(before);
-        let mut watched = self.watches.watch(its_key.clone(), seen_at + 1);
+        let mut watched = self.keeper.watches.watch(its_key.clone(), seen_at + 1, Interest::Deletion);
         loop {
             let look_at = self.now() + random::jittered(LOOK_AGAIN);
             let message = async {
@@ -311,8 +311,7 @@ impl EtcdEngine {
         }
         let fencing = FencingToken::new(token.unsigned_abs());
         let node = attempt.key.clone();
-        let Some(term) = lease.session().keep(request.grant, node, fencing, marked, request.events.clone())
-        else {
+        let Some(term) = lease.session().keep(request, node, fencing, marked) else {
             return Ok(None);
         };
         lease.is_not_marked(request.grant);

@@ -418,7 +418,15 @@ struct WatchCancel {
 impl Watch {
     /// Tells when this key is deleted, at this revision or later.
     pub(super) fn deletion(watch_id: i64, key: impl Into<Vec<u8>>, start_revision: i64) -> Self {
-        let filters = vec![Filter::NoPut.into()];
+        Self::filtered(watch_id, key, start_revision, vec![Filter::NoPut.into()])
+    }
+
+    /// Tells when this key is written or deleted, at this revision or later.
+    pub(super) fn any_change(watch_id: i64, key: impl Into<Vec<u8>>, start_revision: i64) -> Self {
+        Self::filtered(watch_id, key, start_revision, Vec::new())
+    }
+
+    fn filtered(watch_id: i64, key: impl Into<Vec<u8>>, start_revision: i64, filters: Vec<i32>) -> Self {
         let create = WatchCreate { key: key.into(), start_revision, filters, watch_id };
         Self { kind: Some(WatchKind::Create(create)) }
     }

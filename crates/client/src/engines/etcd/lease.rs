@@ -6,7 +6,7 @@
 //! then is the lease believed in, from before the keep-alive was sent.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tenure_table::GrantId;
@@ -19,11 +19,11 @@ use super::fault::{Fault, What};
 use super::keys::OWN_KEYS;
 use super::link::{Connection, Link};
 use super::rpc::Calls;
-use super::watches::{Watches, Woken};
+use super::watches::{Interest, Watches, Woken};
 use crate::clock::BootTime;
 use crate::engine::EngineContext;
 use crate::engines::kept_value::KeptValue;
-use crate::engines::session::{HasSession, Session, Sessions};
+use crate::engines::session::{HasSession, Held, Session, Sessions};
 use crate::error::LostReason;
 use crate::random;
 
@@ -46,6 +46,9 @@ const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// A leader that was elected just now may not yet have read that there is such a lease: it is asked again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(200);
+
+/// So often the key of a grant is looked at that is watched.
+const LOOK_AGAIN: Duration = Duration::from_mins(10);
 
 /// A lease, and what hangs on it.
 #[derive(Debug)]
@@ -139,23 +142,11 @@ impl Lease {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells a holder at once if its key goes, from this revision on: it was freed by force, or by an etcd that made a mistake. Only of grants that
-    /// last for some time, since it costs a request.
-    pub(super) fn watch(self: &Arc<Self>, grant: GrantId, watches: &Arc<Watches>, key: &str, from: i64) {
-        let mut present = self.watched();
-        if present.get(&grant).is_some_and(|watching| !watching.is_finished()) {
-            return;
-        }
-        let (lease, mut gone) = (Arc::downgrade(self), watches.watch(key.to_owned(), from));
-        let watching = watches.runtime().spawn(async move {
-            if gone.woken().await == Woken::Gone
-                && let Some(lease) = lease.upgrade()
-            {
-                lease.writes().remove(&grant);
-                lease.session.lose(grant, LostReason::Forgotten);
-            }
-        });
-        present.insert(grant, AbortOnDropHandle::new(watching));
+    /// Watches the key of a grant that lasts for some time, and tells its holder if it is broken or gone.
+    fn watch(self: &Arc<Self>, keeper: &Arc<Keeper>, grant: GrantId, held: Held) {
+        let watching = watch_grant(Arc::downgrade(self), keeper.clone(), grant, held);
+        let watching = AbortOnDropHandle::new(keeper.context.runtime.spawn(watching));
+        self.watched().insert(grant, watching);
     }
 
     /// Has it proved that the lease stands, by a keep-alive that is sent from now on. Resolves with when it was sent; or with nothing, if the
@@ -172,7 +163,7 @@ impl Lease {
 
     /// For how long it may still be believed in.
     pub(super) fn usable(&self, now: BootTime) -> Duration {
-        self.session.term().deadline().map_or(Duration::ZERO, |deadline| deadline.since(now))
+        self.session.deadline().since(now)
     }
 
     /// Ends it, when its task gets to it.
@@ -194,6 +185,7 @@ pub(super) struct Keeper {
     pub(super) context: EngineContext,
     pub(super) prefix: String,
     pub(super) sessions: Sessions<Lease>,
+    pub(super) watches: Arc<Watches>,
     /// What is undone in the background.
     pub(super) undoing: TaskTracker,
     /// The tasks of the leases.
@@ -203,14 +195,16 @@ pub(super) struct Keeper {
 
 impl Keeper {
     pub(super) fn new(link: Arc<Link>, context: EngineContext, prefix: String) -> Arc<Self> {
+        let closing = CancellationToken::new();
         Arc::new(Self {
+            watches: Watches::new(link.clone(), context.clone(), closing.clone()),
             link,
             context,
             prefix,
             sessions: Sessions::default(),
             undoing: TaskTracker::new(),
             keeping: TaskTracker::new(),
-            closing: CancellationToken::new(),
+            closing,
         })
     }
 
@@ -293,12 +287,16 @@ impl Keeper {
                     missing = false;
                     session.confirm(sent_at);
                     lease.proved.send_replace(sent_at);
+                    for (grant, held) in session.begin_to_watch() {
+                        lease.watch(self, grant, held);
+                    }
                     due = sent_at + random::slightly_below(interval);
                 }
                 Err(fault) if fault.what == What::LeaseGone && missing => return,
                 Err(fault) => {
                     missing = fault.what == What::LeaseGone;
                     stream = None;
+                    session.doubt();
                     tracing::debug!(error = %fault.error, "a lease was not kept alive, and is tried again");
                     let pause = if missing {
                         ASK_AGAIN_AFTER
@@ -377,6 +375,37 @@ impl Keeper {
         let read = connection.client.get(probe).await.map_err(fault)?;
         let (before, after) = (kept.header.as_ref().map(led_by), read.header.as_ref().map(led_by));
         Ok((before.is_some() && before == after).then_some(sent_at))
+    }
+}
+
+/// Looks at the key of a grant, and waits until it is changed: until the holder has been told of it.
+async fn watch_grant(lease: Weak<Lease>, keeper: Arc<Keeper>, grant: GrantId, held: Held) {
+    let (node, token) = (held.node.as_str(), held.token.get().cast_signed());
+    loop {
+        if let Ok(found) = keeper.link.get(Get::key(node).keys_only()).await {
+            let Some(lease) = lease.upgrade() else { return };
+            match found.kvs.first() {
+                Some(kv) if kv.create_revision == token && kv.mod_revision != token => {
+                    // It stands until its holder lets go.
+                    return held.is_lost(LostReason::Broken);
+                }
+                Some(kv) if kv.create_revision == token => {}
+                _ => {
+                    held.is_lost(LostReason::Forgotten);
+                    return lease.forget(grant);
+                }
+            }
+            drop(lease);
+            let from = found.header.map_or(token, |header| header.revision) + 1;
+            let mut change = keeper.watches.watch(node.to_owned(), from, Interest::AnyChange);
+            // Nobody relies on a watch alone.
+            let look_again = keeper.now() + random::jittered(LOOK_AGAIN);
+            tokio::select! {
+                woken = change.woken() => if woken == Woken::Changed { continue },
+                () = keeper.context.clock.sleep_until(look_again) => continue,
+            }
+        }
+        keeper.context.clock.sleep_until(keeper.now() + random::jittered(LONGEST_RETRY)).await;
     }
 }
 

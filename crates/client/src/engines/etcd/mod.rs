@@ -38,7 +38,6 @@ use self::api::Get;
 use self::keys::Keys;
 use self::lease::Keeper;
 use self::link::Link;
-use self::watches::Watches;
 
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::BootTime;
@@ -66,7 +65,6 @@ pub(crate) struct EtcdEngine {
     address: Address,
     link: Arc<Link>,
     keeper: Arc<Keeper>,
-    watches: Arc<Watches>,
     process: ProcessInfo,
     capabilities: Capabilities,
     context: EngineContext,
@@ -81,11 +79,11 @@ impl EtcdEngine {
         let link = Link::new(&address, context.clone())?;
         link.reach(&address.prefix).await.map_err(|fault| fault.error)?;
         let keeper = Keeper::new(link.clone(), context.clone(), address.prefix.clone());
-        let watches = Watches::new(link.clone(), context.clone(), keeper.closing.clone());
         let capabilities = Capabilities {
             modes: ModeSet::ALL,
             value: true,
             remembers: true,
+            sessions: true,
             fencing: true,
             fair: true,
             visible_waiters: true,
@@ -96,7 +94,7 @@ impl EtcdEngine {
             ..Capabilities::minimal(ENGINE, "key")
         };
         let process = ProcessInfo::new();
-        Ok(Arc::new(Self { address, link, keeper, watches, process, capabilities, context }))
+        Ok(Arc::new(Self { address, link, keeper, process, capabilities, context }))
     }
 
     fn keys(&self, name: &LockName) -> Result<Keys, EngineError> {
@@ -131,9 +129,6 @@ impl EtcdEngine {
         }
         if proved?.is_none() {
             return Err(RenewError::Lost(LostReason::Disconnected));
-        }
-        if let Some(header) = &found.header {
-            lease.watch(grant.id, &self.watches, &held.node, header.revision + 1);
         }
         lease.session().renewed(grant.id).ok_or(RenewError::Lost(LostReason::Forgotten))
     }

@@ -1,4 +1,4 @@
-//! Those of one client who wait, each for one key to go: all on one stream.
+//! What this client waits for: each time for one key to change or to go, all on one stream.
 //!
 //! It is opened when the first one comes, and opened again when it breaks. Each says from which revision on it wants to know, so nothing is
 //! missed meanwhile, and nobody has to look because of it. Only whom etcd refuses to tell, because that revision was compacted for
@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
@@ -24,11 +23,18 @@ use crate::random;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
+/// What is to be told of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Interest {
+    Deletion,
+    AnyChange,
+}
+
 /// Why somebody is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
-    /// The key is gone.
-    Gone,
+    /// The key is gone, or was changed.
+    Changed,
     /// It will not be told: it has to look.
     Look,
 }
@@ -58,6 +64,7 @@ struct Watching {
     key: String,
     /// From which revision on.
     from: i64,
+    interest: Interest,
     wake: oneshot::Sender<Woken>,
 }
 
@@ -66,22 +73,17 @@ impl Watches {
         Arc::new(Self { link, context, state: Mutex::default(), changed: Notify::new(), closing })
     }
 
-    /// Where those live who wait.
-    pub(super) fn runtime(&self) -> &Handle {
-        &self.context.runtime
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says when this key is deleted, at this revision or later.
-    pub(super) fn watch(self: &Arc<Self>, key: String, from: i64) -> Watched {
+    /// Says when this happens to this key, at this revision or later.
+    pub(super) fn watch(self: &Arc<Self>, key: String, from: i64, interest: Interest) -> Watched {
         let (wake, woken) = oneshot::channel();
         let mut state = self.state();
         state.last += 1;
         let id = state.last;
-        state.present.insert(id, Watching { key, from, wake });
+        state.present.insert(id, Watching { key, from, interest, wake });
         state.came.push(id);
         if !std::mem::replace(&mut state.begun, true) {
             self.context.runtime.spawn(self.clone().listen());
@@ -185,13 +187,13 @@ impl Watches {
     fn heed(&self, answer: &WatchAnswer) {
         let woken = match (answer.canceled, answer.events.is_empty()) {
             (true, _) => Woken::Look,
-            (false, false) => Woken::Gone,
+            (false, false) => Woken::Changed,
             (false, true) => return,
         };
         let mut state = self.state();
         match state.present.remove(&answer.watch_id) {
             Some(watching) => {
-                if woken == Woken::Gone {
+                if woken == Woken::Changed {
                     // It is told once.
                     state.left.push(answer.watch_id);
                     self.changed.notify_one();
@@ -220,7 +222,10 @@ impl State {
     /// What is asked for one who is still there.
     fn watching(&self, id: i64) -> Option<Watch> {
         let watching = self.present.get(&id)?;
-        Some(Watch::deletion(id, watching.key.as_str(), watching.from))
+        Some(match watching.interest {
+            Interest::Deletion => Watch::deletion(id, watching.key.as_str(), watching.from),
+            Interest::AnyChange => Watch::any_change(id, watching.key.as_str(), watching.from),
+        })
     }
 }
 

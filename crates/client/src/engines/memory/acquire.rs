@@ -86,13 +86,24 @@ impl MemoryEngine {
     }
 
     pub(super) async fn get(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
-        let asked = self.ask(Some(&request.cancel), |state| state.acquire(&request, self.link)).await;
-        let settled = match asked.map_err(EngineError::from)? {
-            Reply::Settled(settled) => Some(settled),
-            Reply::Waits(answer) => settled(answer, &request.cancel).await,
+        let (settled, session) = loop {
+            let session = request.renews.then(|| self.session(request.ttl));
+            let named = session.as_ref().map(|session| session.named());
+            let acquire = |state: &mut State| state.acquire(&request, self.link, named);
+            match self.ask(Some(&request.cancel), acquire).await.map_err(EngineError::from)? {
+                Reply::Settled(settled) => break (Some(settled), session),
+                Reply::Waits(answer) => break (settled(answer, &request.cancel).await, session),
+                Reply::NoSession => {}
+            }
+            if let Some(session) = session {
+                self.sessions.forget(&session);
+            }
         };
         match settled {
-            Some(Ok(given)) => Ok(given.into()),
+            Some(Ok(given)) => Ok(match session {
+                Some(session) => session.granted(given),
+                None => given.into(),
+            }),
             Some(Err(refusal)) => Err(look::not_acquired(&request, refusal)),
             None => Err(request.not_granted()),
         }
@@ -104,6 +115,7 @@ impl MemoryEngine {
         let settled = match asked {
             Ok(Reply::Settled(settled)) => Some(settled),
             Ok(Reply::Waits(answer)) => settled(answer, &conversion.cancel).await,
+            Ok(Reply::NoSession) => unreachable!("only an acquire names a session"),
             Err(NoAnswer::Unanswered) => {
                 return self.change_back(
                     &conversion,

@@ -3,8 +3,9 @@
 //! The lock table of `crates/table` decides; around it stands what a test needs of a server: time that a test moves, ways to it that
 //! can be cut, answers that get lost, and a pause. What must hold:
 //!
-//! - **A grant hangs on a table session of its own**, whose id is the grant's. The session ends when the store's clock says that the lease
-//!   is over, and a lease is over for whoever asks, whether or not anybody has watched.
+//! - **A grant that is renewed hangs on its client's session**, which one request keeps alive (`sessions`); another one has a lease of its own.
+//!   Either ends when the store's clock says that it is over, whether or not anybody has watched. In the lock table, each grant has a
+//!   session, whose id is the grant's.
 //! - **Clients and store have one clock**, and a lease is believed in from the instant on at which the store made it: also that of one who
 //!   waited, whose answer was held back. So belief ends before the store's own expiry, and never hangs on when the answer came.
 //! - **A request is done in one step or not at all.** One that does not get through is not sent, and waits at the door for as long as
@@ -14,6 +15,7 @@ mod acquire;
 mod look;
 mod registry;
 mod server;
+mod sessions;
 mod state;
 mod store;
 
@@ -29,6 +31,7 @@ use tenure_table::{LockName, ModeSet};
 use tokio_util::task::TaskTracker;
 
 use self::server::{LinkId, REQUEST_LIMIT, Server};
+use self::sessions::Sessions;
 pub use self::store::{Link, MemoryStore};
 use crate::capabilities::{Breaking, Capabilities, Expiry, Reach, Waking};
 use crate::clock::{Clock, SystemClock};
@@ -54,6 +57,7 @@ struct MemoryEngine {
     link: LinkId,
     place: String,
     capabilities: Capabilities,
+    sessions: Sessions,
     context: EngineContext,
     /// How many conversions were begun: each has a number, by which it is undone and no other.
     conversions: AtomicU64,
@@ -83,6 +87,7 @@ pub(crate) fn open_url(
         shared_owners: true,
         visible_waiters: true,
         observes: true,
+        sessions: true,
         breaking: Breaking::Force,
         expiry: Expiry::Lease,
         waking: Waking::One,
@@ -95,6 +100,7 @@ pub(crate) fn open_url(
         server: Mutex::new(Some(server)),
         link,
         capabilities,
+        sessions: Sessions::default(),
         context: context.clone(),
         conversions: AtomicU64::new(0),
         undoing: TaskTracker::new(),

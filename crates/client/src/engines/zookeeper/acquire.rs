@@ -271,8 +271,7 @@ impl ZooKeeperEngine {
             marked = Some(mark);
         }
         self.asked(request, link.freshen()).await?;
-        let (path, events) = (node.path.clone(), request.events.clone());
-        let term = link.session().keep(request.grant, path, node.token, marked, events);
+        let term = link.session().keep(request, node.path.clone(), node.token, marked);
         let term = term.ok_or(Failure::Gone(Fault::Said(Error::SessionExpired)))?;
         link.forget_request(request.grant);
         Ok(Granted::new(Some(node.token), term).with_value(value))

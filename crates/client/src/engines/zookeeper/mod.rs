@@ -92,6 +92,7 @@ impl ZooKeeperEngine {
         let minimal = |recipe| Capabilities {
             value: true,
             remembers: true,
+            sessions: true,
             fencing: true,
             breaking: Breaking::Force,
             expiry: Expiry::Lease,

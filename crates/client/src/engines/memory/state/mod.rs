@@ -28,6 +28,8 @@ pub(super) struct State {
     now: BootTime,
     table: Table,
     grants: HashMap<SessionId, Entry>,
+    /// The sessions of clients.
+    sessions: HashMap<u128, ClientSession>,
     /// What ends when.
     ends: BTreeSet<(BootTime, End)>,
     /// Breaks and observes locks.
@@ -46,6 +48,8 @@ pub(super) struct State {
 struct Entry {
     name: LockName,
     ttl: Duration,
+    /// The client's session that keeps it alive once it is granted, if it has no lease of its own.
+    hangs_on: Option<u128>,
     /// From when on its lease counts; nothing while it waits.
     since: Option<BootTime>,
     epoch: u64,
@@ -63,6 +67,8 @@ struct Entry {
 enum End {
     /// The lease of a grant.
     Lease(SessionId),
+    /// The session of a client.
+    Session(u128),
     /// What a dead grant left standing.
     Delay(GrantId),
 }
@@ -113,6 +119,36 @@ pub(super) struct Given {
     token: FencingToken,
     value: Value,
     term: Term,
+    /// Whether it lives as long as its client's session.
+    pub(super) in_session: bool,
+}
+
+/// A client's session, as the client names it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SessionRef {
+    pub(super) id: u128,
+    pub(super) ttl: Duration,
+    /// Whether it is to be opened if it is not there: the client does not know that it was there before.
+    pub(super) may_open: bool,
+}
+
+/// A client's session.
+#[derive(Debug)]
+struct ClientSession {
+    ttl: Duration,
+    since: BootTime,
+    /// What hangs on it.
+    grants: BTreeSet<SessionId>,
+}
+
+impl ClientSession {
+    fn ends(&self) -> BootTime {
+        self.since + self.ttl
+    }
+
+    const fn term(&self) -> Term {
+        Term::Lease { sent_at: self.since, ttl: self.ttl, margin: Duration::ZERO }
+    }
 }
 
 impl From<Given> for Granted {
@@ -141,6 +177,7 @@ impl State {
             time,
             table,
             grants: HashMap::new(),
+            sessions: HashMap::new(),
             ends: BTreeSet::new(),
             operator,
             operator_number: 0,
@@ -167,13 +204,19 @@ impl State {
         {
             self.ends.pop_first();
             match end {
-                End::Lease(session) => {
-                    if let Some(epoch) = self.grants.get(&session).map(|entry| entry.epoch) {
-                        self.apply(Command::ExpireSession { session, epoch });
-                    }
+                End::Lease(session) => self.expire(session),
+                End::Session(id) => {
+                    let grants = self.sessions.remove(&id).map(|session| session.grants);
+                    grants.into_iter().flatten().for_each(|session| self.expire(session));
                 }
                 End::Delay(grant) => self.apply(Command::EndDelay { grant }),
             }
+        }
+    }
+
+    fn expire(&mut self, session: SessionId) {
+        if let Some(epoch) = self.grants.get(&session).map(|entry| entry.epoch) {
+            self.apply(Command::ExpireSession { session, epoch });
         }
     }
 
@@ -224,6 +267,14 @@ impl State {
     fn keep(&mut self, session: SessionId) {
         self.apply(Command::KeepSession { session });
         if let Some(entry) = self.grants.get_mut(&session) {
+            let client = entry.hangs_on.and_then(|id| self.sessions.get_mut(&id));
+            if let Some(client) = client {
+                client.grants.insert(session);
+                entry.since = Some(self.now);
+                return;
+            }
+            // Its client was not heard of for so long that its session ended while this waited.
+            entry.hangs_on = None;
             if let Some(end) = entry.end() {
                 self.ends.remove(&(end, End::Lease(session)));
             }
@@ -236,7 +287,17 @@ impl State {
         let entry = self.grants.get(&session)?;
         // The table tells it with a conversion up only, and the common layer takes it with one sideways, too.
         let value = granted.value.map(Value::from).or_else(|| Some(self.table.inspect(&entry.name)?.value));
-        Some(Given { token: granted.token, value: value.unwrap_or_default(), term: entry.term()? })
+        let (term, in_session) = self.lease_of(entry)?;
+        Some(Given { token: granted.token, value: value.unwrap_or_default(), term, in_session })
+    }
+
+    /// How long a grant lives, and whether it does by its client's session.
+    fn lease_of(&self, entry: &Entry) -> Option<(Term, bool)> {
+        entry.since?;
+        match entry.hangs_on {
+            Some(id) => Some((self.sessions.get(&id)?.term(), true)),
+            None => Some((entry.term()?, false)),
+        }
     }
 
     /// Has a session ask the table for something; the request's number, and the answer.
@@ -279,8 +340,12 @@ impl State {
                 }
                 // Whoever waits through it finds that nobody will answer.
                 Effect::SessionEnded { session, .. } => {
-                    if let Some(end) = self.grants.remove(&session).and_then(|entry| entry.end()) {
+                    let Some(entry) = self.grants.remove(&session) else { continue };
+                    if let Some(end) = entry.end() {
                         self.ends.remove(&(end, End::Lease(session)));
+                    }
+                    if let Some(client) = entry.hangs_on.and_then(|id| self.sessions.get_mut(&id)) {
+                        client.grants.remove(&session);
                     }
                 }
                 Effect::LetGo { session, .. } => self.tell(session),
@@ -343,7 +408,7 @@ impl State {
 impl Entry {
     /// When its lease ends, if it has begun.
     fn end(&self) -> Option<BootTime> {
-        self.since.map(|since| since + self.ttl)
+        self.since.filter(|_| self.hangs_on.is_none()).map(|since| since + self.ttl)
     }
 
     fn term(&self) -> Option<Term> {

@@ -1,5 +1,6 @@
 //! What the store does when it is asked: each request is one step of its state.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::super::look::{self, Calendar};
 use super::super::server::LinkId;
-use super::{Entry, Given, Settled, State, Waits, milliseconds, session_of};
+use super::{ClientSession, End, Entry, Given, SessionRef, Settled, State, Waits, milliseconds, session_of};
 use crate::engine::{AcquireRequest, Break, Conversion, Remembered, Start};
 use crate::error::LostReason;
 use crate::info::{LockInfo, Member};
@@ -21,6 +22,8 @@ use crate::lease::Term;
 pub(crate) enum Reply {
     Settled(Settled),
     Waits(oneshot::Receiver<Settled>),
+    /// The session has ended, in which it was to be granted.
+    NoSession,
 }
 
 /// What became of a conversion that was to be undone.
@@ -43,7 +46,12 @@ const fn wait(waits: bool) -> Wait {
 }
 
 impl State {
-    pub(crate) fn acquire(&mut self, request: &AcquireRequest, link: LinkId) -> Reply {
+    pub(crate) fn acquire(
+        &mut self,
+        request: &AcquireRequest,
+        link: LinkId,
+        hangs_on: Option<SessionRef>,
+    ) -> Reply {
         let session = session_of(request.grant);
         let known = self.grants.contains_key(&session);
         if let Some(waits) = self.grants.get_mut(&session).and_then(|entry| entry.waits.as_mut()) {
@@ -55,8 +63,16 @@ impl State {
             waits.answer = answer;
             return Reply::Waits(settled);
         }
+        if let Some(named) = hangs_on
+            && !self.sessions.contains_key(&named.id)
+        {
+            if !named.may_open {
+                return Reply::NoSession;
+            }
+            self.open_session(named);
+        }
         if !known {
-            self.open(request, link);
+            self.open(request, link, hangs_on.map(|named| named.id));
         }
         let acquire = Acquire {
             grant: request.grant,
@@ -89,11 +105,12 @@ impl State {
     }
 
     /// Opens the session of a grant that is to be.
-    fn open(&mut self, request: &AcquireRequest, link: LinkId) {
+    fn open(&mut self, request: &AcquireRequest, link: LinkId, hangs_on: Option<u128>) {
         let (session, ttl) = (session_of(request.grant), request.ttl.get());
         let entry = Entry {
             name: request.name.clone(),
             ttl,
+            hangs_on,
             since: None,
             epoch: 0,
             number: 0,
@@ -132,7 +149,22 @@ impl State {
         let session = session_of(grant);
         self.grants.get(&session)?.since?;
         self.keep(session);
-        self.grants.get(&session)?.term()
+        Some(self.lease_of(self.grants.get(&session)?)?.0)
+    }
+
+    fn open_session(&mut self, named: SessionRef) {
+        let opened = ClientSession { ttl: named.ttl, since: self.now, grants: BTreeSet::new() };
+        self.ends.insert((opened.ends(), End::Session(named.id)));
+        self.sessions.insert(named.id, opened);
+    }
+
+    /// Keeps alive all grants of a client's session. Nothing, if there is no such session.
+    pub(crate) fn keep_session(&mut self, id: u128) -> Option<Term> {
+        let session = self.sessions.get_mut(&id)?;
+        self.ends.remove(&(session.ends(), End::Session(id)));
+        session.since = self.now;
+        self.ends.insert((session.ends(), End::Session(id)));
+        Some(session.term())
     }
 
     pub(crate) fn convert(&mut self, conversion: &Conversion, attempt: u64) -> Reply {
@@ -182,7 +214,8 @@ impl State {
         let entry = self.grants.get(&session_of(grant))?;
         let view = self.table.inspect(&entry.name)?;
         let holder = view.holders.iter().find(|holder| holder.grant == grant)?;
-        Some(Given { token: holder.token, value: view.value.clone(), term: entry.term()? })
+        let (term, in_session) = self.lease_of(entry)?;
+        Some(Given { token: holder.token, value: view.value.clone(), term, in_session })
     }
 
     pub(crate) fn set_value(&mut self, grant: GrantId, bytes: Bytes) -> Result<(), Refusal> {
@@ -275,7 +308,9 @@ mod tests {
         let mut state = State::new(Time::Moved(ManualClock::new()));
         let mut request = AcquireRequest::new(LockName::parse("a").unwrap());
         request.mode = Mode::Pr;
-        let Reply::Settled(Ok(_)) = state.acquire(&request, LinkId::DIRECT) else { panic!("it is free") };
+        let Reply::Settled(Ok(_)) = state.acquire(&request, LinkId::DIRECT, None) else {
+            panic!("it is free")
+        };
         let up = || Conversion::new(request.granted(None), Mode::Ex, false, Cancellation::new());
         let mode = |state: &State| state.inspect(request.name.clone()).holders[0].mode;
         let convert = |state: &mut State, attempt| {

@@ -28,18 +28,23 @@ use zookeeper_client::{Client, Connector, Error, StateWatcher};
 use self::nodes::Request;
 pub(super) use self::nodes::{Node, Seen, is_simple, token, unexpected};
 use super::address::Address;
-use super::fault::Fault;
+use super::fault::{Fault, What, what};
+use super::look;
 use super::paths::Root;
 use super::turns::Turns;
 use crate::clock::BootTime;
 use crate::engine::EngineContext;
-use crate::engines::session::{HasSession, Session, Sessions};
-use crate::error::EngineError;
+use crate::engines::session::{HasSession, Held, Session, Sessions};
+use crate::error::{EngineError, LostReason};
 use crate::random;
 
 /// So many touches in a timeout, and so many of them for one proof.
 const TOUCHES: u32 = 10;
 const TOUCHES_TO_A_PROOF: u32 = 3;
+
+/// How long a touch and a proof may take at least, and the longest pause after one that failed.
+const SHORTEST_TRY: Duration = Duration::from_millis(500);
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// If connecting takes longer than this, the servers are probed.
 const PROBE_AFTER: Duration = Duration::from_millis(100);
@@ -58,9 +63,9 @@ pub(super) struct Link {
     /// Whether the servers make nodes that go when they are empty.
     has_containers: AtomicBool,
     /// How many bytes of paths are watched, or may come to be.
-    watched: AtomicUsize,
+    watched: Arc<AtomicUsize>,
     /// How many nodes are being made.
-    making: AtomicUsize,
+    making: Arc<AtomicUsize>,
     turns: Arc<Turns>,
     requests: Mutex<HashMap<GrantId, Request>>,
     address: Address,
@@ -89,16 +94,16 @@ const MOST_WATCHED: usize = 96 << 10;
 
 /// What is counted for as long as this lives.
 #[derive(Debug)]
-pub(super) struct Counted<'a>(&'a AtomicUsize, usize);
+pub(super) struct Counted(Arc<AtomicUsize>, usize);
 
-impl<'a> Counted<'a> {
-    fn new(total: &'a AtomicUsize, more: usize) -> Self {
+impl Counted {
+    fn new(total: &Arc<AtomicUsize>, more: usize) -> Self {
         total.fetch_add(more, Ordering::Relaxed);
-        Self(total, more)
+        Self(total.clone(), more)
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for Counted {
     fn drop(&mut self) {
         self.0.fetch_sub(self.1, Ordering::Relaxed);
     }
@@ -158,8 +163,8 @@ impl Link {
             session: Session::new(timeout, margin, sent),
             proved: AsyncMutex::new(sent),
             has_containers: AtomicBool::new(address.containers),
-            watched: AtomicUsize::new(0),
-            making: AtomicUsize::new(0),
+            watched: Arc::default(),
+            making: Arc::default(),
             turns: Arc::default(),
             requests: Mutex::default(),
             touches: Mutex::new([Touch { sent, answered }].into()),
@@ -182,14 +187,12 @@ impl Link {
         tracing::debug!(servers = link.address.hosts(), "a session has ended");
         link.session.end();
         let (hosts, clock, believed_until) =
-            (link.address.hosts(), link.context.clock.clone(), link.session.term().deadline());
+            (link.address.hosts(), link.context.clock.clone(), link.session.deadline());
         let connector = connector(&link.address, link.session.timeout()).with_fail_eagerly();
         let connector = connector.with_session(link.client.session().clone());
         drop(link);
-        if let Some(deadline) = believed_until {
-            // A holder may have until then to stop what the lock protects, also if the session ended for another reason.
-            clock.sleep_until(deadline).await;
-        }
+        // A holder may have until then to stop what the lock protects, also if the session ended for another reason.
+        clock.sleep_until(believed_until).await;
         while sessions.strong_count() > 0 {
             match connector.clone().connect(&hosts).await {
                 Err(Error::NoHosts | Error::Timeout) => {
@@ -202,14 +205,15 @@ impl Link {
     }
 
     async fn keep_alive(this: Weak<Self>, sessions: Weak<Sessions<Self>>) {
-        let mut round = 0;
+        let (mut round, mut is_urgent) = (0, false);
         loop {
             let Some((clock, interval)) =
                 this.upgrade().map(|link| (link.context.clock.clone(), link.session.timeout() / TOUCHES))
             else {
                 return;
             };
-            clock.sleep_until(clock.now() + random::slightly_below(interval)).await;
+            let pause = if is_urgent { (interval / 4).min(LONGEST_RETRY) } else { interval };
+            clock.sleep_until(clock.now() + random::slightly_below(pause)).await;
             let Some(link) = this.upgrade().filter(|link| !link.session.ended().is_cancelled()) else {
                 return;
             };
@@ -222,15 +226,62 @@ impl Link {
             }
             round += 1;
             let sent = clock.now();
-            if link.client.check_stat("/").await.is_ok_and(|stat| stat.is_some()) {
-                link.touched(sent);
-            }
-            if round % TOUCHES_TO_A_PROOF == 0
-                && link.session.in_use()
-                && let Err(fault) = link.prove(sent).await
-            {
+            let is_due = (is_urgent || round % TOUCHES_TO_A_PROOF == 0) && link.session.in_use();
+            let keeping = async {
+                if link.client.check_stat("/").await?.is_some() {
+                    link.touched(sent);
+                }
+                if is_urgent {
+                    // A proof confirms what was touched a tick before it.
+                    clock.sleep_until(clock.now() + link.address.tick).await;
+                }
+                if is_due { link.prove(clock.now()).await } else { Ok(()) }
+            };
+            let kept = within(&link.context, interval.max(SHORTEST_TRY) + link.address.tick, keeping).await;
+            // After a silence there is little time left.
+            is_urgent =
+                kept.is_err() || link.session.deadline().since(clock.now()) < link.session.timeout() / 3;
+            if let Err(fault) = kept {
                 tracing::debug!(?fault, "a session is not confirmed, and is tried again");
+                link.session.doubt();
+            } else if is_due {
+                for (grant, held) in link.session.begin_to_watch() {
+                    link.context.runtime.spawn(Self::watch_grant(Arc::downgrade(&link), grant, held));
+                }
             }
+        }
+    }
+
+    /// Looks at the node of a grant that lasts for some time, and waits until it is changed: until the holder has been told that it is
+    /// broken or gone, or the grant has ended.
+    async fn watch_grant(this: Weak<Self>, grant: GrantId, held: Held) {
+        let mut room = None;
+        loop {
+            let Some(link) = this.upgrade().filter(|link| link.session.held(grant).is_some()) else { return };
+            room.get_or_insert_with(|| link.room(held.node.len()));
+            let lost = match link.client.get_and_watch_data(&held.node).await {
+                Ok((data, stat, _)) if is_simple(&held.node) && look::grant(&data) != Some(grant) => {
+                    tracing::debug!(version = stat.version, "the node of a grant is another's");
+                    LostReason::Forgotten
+                }
+                // Whoever breaks a lock changes its node. It stands until its holder lets go.
+                Ok((_, stat, _)) if stat.version > 0 => LostReason::Broken,
+                Ok((_, _, watcher)) => {
+                    drop(link);
+                    watcher.changed().await;
+                    continue;
+                }
+                Err(Error::NoNode) => LostReason::Forgotten,
+                Err(error) if what(&error) == What::AnswerLost => {
+                    link.pause().await;
+                    continue;
+                }
+                Err(_) => return,
+            };
+            if lost == LostReason::Forgotten {
+                link.session.forget(grant);
+            }
+            return held.is_lost(lost);
         }
     }
 
@@ -266,10 +317,7 @@ impl Link {
     /// Sees to it that something can be believed: after a long silence, what was touched before it proves nothing any more.
     pub(super) async fn freshen(&self) -> Result<(), Fault> {
         let clock = &self.context.clock;
-        let is_fresh = || {
-            let left = self.session.term().deadline().map_or(Duration::ZERO, |end| end.since(clock.now()));
-            left > self.session.timeout() / TOUCHES
-        };
+        let is_fresh = || self.session.deadline().since(clock.now()) > self.session.timeout() / TOUCHES;
         if is_fresh() {
             return Ok(());
         }
@@ -298,7 +346,7 @@ impl Link {
     }
 
     /// Room for a path of this length to be watched.
-    pub(super) fn room(&self, bytes: usize) -> Counted<'_> {
+    pub(super) fn room(&self, bytes: usize) -> Counted {
         Counted::new(&self.watched, bytes)
     }
 

@@ -363,7 +363,7 @@ impl Link {
         }
     }
 
-    async fn pause(&self) {
+    pub(super) async fn pause(&self) {
         let clock = &self.context.clock;
         clock.sleep_until(clock.now() + random::jittered(PAUSE)).await;
     }
