@@ -169,8 +169,10 @@ async fn a_conversion_down_stands_if_somebody_came_in() {
 #[tokio::test]
 async fn a_conversion_of_which_nothing_is_known_costs_the_lock_if_others_may_be_in() {
     let still = Still::new().await;
+    // So long that no renewal is due, whose answer would be lost too.
+    let ttl = TTL * 10;
     for (from, to) in [(Mode::Ex, Mode::Pr), (Mode::Pr, Mode::Cw)] {
-        let guard = still.far.lock("a").mode(from).ttl(TTL).acquire().await.unwrap();
+        let guard = still.far.lock("a").mode(from).ttl(ttl).acquire().await.unwrap();
         still.link.lose_answers(2);
         let answer = time_out(&still, guard.convert(to, Wait::Try)).await;
         let Err(ConvertError::Lost(lost)) = answer else { panic!("{from} to {to}: {answer:?}") };

@@ -239,8 +239,8 @@ impl Link {
             };
             let kept = within(&link.context, interval.max(SHORTEST_TRY) + link.address.tick, keeping).await;
             // After a silence there is little time left.
-            is_urgent =
-                kept.is_err() || link.session.deadline().since(clock.now()) < link.session.timeout() / 3;
+            let left = link.session.deadline().since(clock.now());
+            is_urgent = link.session.in_use() && (kept.is_err() || left < link.session.timeout() / 3);
             if let Err(fault) = kept {
                 tracing::debug!(?fault, "a session is not confirmed, and is tried again");
                 link.session.doubt();
