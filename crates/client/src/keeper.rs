@@ -120,7 +120,10 @@ pub(crate) async fn keep(client: Weak<ClientInner>) {
             match hold.due(now) {
                 Due::Renew(grant) => shared.renew(&hold, grant),
                 Due::Lose(reason) => shared.lose(&hold, reason),
-                Due::Release(task) => drop(shared.release_in_background(task)),
+                Due::Release(task) => {
+                    schedule.remove(&hold);
+                    shared.release_in_background(task);
+                }
                 Due::Nothing => {}
             }
             schedule.put(&hold);

@@ -289,6 +289,11 @@ impl Acquire<'_> {
     /// A further guard for what the owner holds, if it holds it.
     fn reenter(&self, slot: &Slot) -> Option<Result<Guard, AcquireError>> {
         let (hold, now) = (slot.held()?, self.shared.clock.now());
+        if let Err(reason) = hold.check(now) {
+            // Whoever looks first ends belief for all.
+            self.shared.lose(&hold, reason);
+            return None;
+        }
         match hold.reenter(self.options.mode, now)? {
             Ok(()) => {
                 hold.limit(self.options.max_hold, now);

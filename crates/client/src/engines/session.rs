@@ -190,6 +190,12 @@ impl Session {
         .collect()
     }
 
+    /// How long the names of the nodes are together that are watched, or are to be.
+    #[cfg(feature = "zookeeper")]
+    pub(super) fn watched_bytes(&self) -> usize {
+        self.state().held.values().filter(|held| held.ends.is_none()).map(|held| held.node.len()).sum()
+    }
+
     /// Takes out those whose time is over.
     pub(super) fn overdue(&self, now: BootTime) -> Vec<(GrantId, Held)> {
         self.state().held.extract_if(|_, held| held.ends.is_some_and(|ends| ends <= now)).collect()

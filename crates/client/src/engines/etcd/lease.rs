@@ -6,6 +6,7 @@
 //! then is the lease believed in, from before the keep-alive was sent.
 
 use std::collections::{HashMap, HashSet};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -282,7 +283,18 @@ impl Keeper {
             if now < due {
                 continue;
             }
-            match self.keep_alive(lease, &mut stream).await {
+            let kept = {
+                let mut keeping = pin!(self.keep_alive(lease, &mut stream));
+                tokio::select! {
+                    biased;
+                    kept = &mut keeping => kept,
+                    () = self.context.clock.sleep_until(now + interval / 2) => {
+                        session.doubt();
+                        keeping.await
+                    }
+                }
+            };
+            match kept {
                 Ok(sent_at) => {
                     missing = false;
                     session.confirm(sent_at);

@@ -100,6 +100,10 @@ impl Write {
                 return Ok(true);
             }
             if answer.found().first().is_none_or(|own| own.kvs.is_empty()) {
+                // Whoever wrote may have gone away: the holder is to know.
+                if let Some(held) = lease.session().held(grant.id) {
+                    held.is_lost(LostReason::Forgotten);
+                }
                 lease.forget(grant.id);
                 return Ok(false);
             }

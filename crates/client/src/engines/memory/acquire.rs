@@ -88,8 +88,9 @@ impl MemoryEngine {
     pub(super) async fn get(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
         let (settled, session) = loop {
             let session = request.renews.then(|| self.session(request.ttl));
-            let named = session.as_ref().map(|session| session.named());
-            let acquire = |state: &mut State| state.acquire(&request, self.link, named);
+            let acquire = |state: &mut State| {
+                state.acquire(&request, self.link, session.as_ref().map(|session| session.name()))
+            };
             match self.ask(Some(&request.cancel), acquire).await.map_err(EngineError::from)? {
                 Reply::Settled(settled) => break (Some(settled), session),
                 Reply::Waits(answer) => break (settled(answer, &request.cancel).await, session),

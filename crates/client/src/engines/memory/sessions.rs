@@ -22,15 +22,15 @@ const LONGEST_RETRY: Duration = Duration::from_secs(1);
 pub(super) struct Session {
     id: u128,
     ttl: Ttl,
-    /// Whether the store has opened it, as far as the client knows. It is opened with its first grant.
+    /// Whether it was named to the store, which opens it then. Once it has ended, it is not opened again.
     is_open: AtomicBool,
     lease: SessionLease,
 }
 
 impl Session {
-    /// It, as it is named to the store.
-    pub(super) fn named(&self) -> SessionRef {
-        SessionRef { id: self.id, ttl: self.ttl.get(), may_open: !self.is_open.load(Ordering::Acquire) }
+    /// It, as it is named to the store: in the step that uses it.
+    pub(super) fn name(&self) -> SessionRef {
+        SessionRef { id: self.id, ttl: self.ttl.get(), may_open: !self.is_open.swap(true, Ordering::AcqRel) }
     }
 
     /// What was granted in it.
@@ -45,7 +45,6 @@ impl Session {
     }
 
     fn confirm(&self, term: &Term) {
-        self.is_open.store(true, Ordering::Release);
         if let Some(deadline) = term.deadline() {
             self.lease.confirm(deadline);
         }
@@ -96,14 +95,11 @@ async fn keep_alive(engine: Weak<MemoryEngine>, session: Arc<Session>, mut next:
         clock.sleep_until(next).await;
         let Some(engine) = engine.upgrade() else { return };
         let sent_at = clock.now();
-        let mut asking = Box::pin(engine.ask(None, |state| state.keep_session(session.id)));
+        // A renewal that is not answered is not waited for: to renew twice does no harm.
         let answer = tokio::select! {
             biased;
-            answer = &mut asking => answer,
-            () = clock.sleep_until(sent_at + interval / 2) => {
-                session.lease.doubt();
-                asking.await
-            }
+            answer = engine.ask(None, |state| state.keep_session(session.id)) => answer,
+            () = clock.sleep_until(sent_at + interval / 2) => Err(NoAnswer::Unanswered),
         };
         next = match answer {
             Ok(Some(term)) => {
@@ -111,7 +107,9 @@ async fn keep_alive(engine: Weak<MemoryEngine>, session: Arc<Session>, mut next:
                 sent_at + random::slightly_below(interval)
             }
             // It has no grant yet.
-            Ok(None) if session.named().may_open => clock.now() + random::slightly_below(interval),
+            Ok(None) if !session.is_open.load(Ordering::Acquire) => {
+                clock.now() + random::slightly_below(interval)
+            }
             Ok(None) | Err(NoAnswer::Closed) => return engine.sessions.forget(&session),
             Err(NoAnswer::NotSent | NoAnswer::Unanswered) => {
                 session.lease.doubt();

@@ -139,6 +139,8 @@ struct ClientSession {
     since: BootTime,
     /// What hangs on it.
     grants: BTreeSet<SessionId>,
+    /// How often it was kept alive without any.
+    idle_rounds: u32,
 }
 
 impl ClientSession {

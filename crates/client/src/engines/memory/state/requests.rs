@@ -18,6 +18,9 @@ use crate::error::LostReason;
 use crate::info::{LockInfo, Member};
 use crate::lease::Term;
 
+/// A session is kept alive so often while it holds nothing.
+const MOST_IDLE_ROUNDS: u32 = 6;
+
 /// The answer to a request that may wait.
 pub(crate) enum Reply {
     Settled(Settled),
@@ -153,7 +156,8 @@ impl State {
     }
 
     fn open_session(&mut self, named: SessionRef) {
-        let opened = ClientSession { ttl: named.ttl, since: self.now, grants: BTreeSet::new() };
+        let opened =
+            ClientSession { ttl: named.ttl, since: self.now, grants: BTreeSet::new(), idle_rounds: 0 };
         self.ends.insert((opened.ends(), End::Session(named.id)));
         self.sessions.insert(named.id, opened);
     }
@@ -162,6 +166,11 @@ impl State {
     pub(crate) fn keep_session(&mut self, id: u128) -> Option<Term> {
         let session = self.sessions.get_mut(&id)?;
         self.ends.remove(&(session.ends(), End::Session(id)));
+        session.idle_rounds = if session.grants.is_empty() { session.idle_rounds + 1 } else { 0 };
+        if session.idle_rounds > MOST_IDLE_ROUNDS {
+            self.sessions.remove(&id);
+            return None;
+        }
         session.since = self.now;
         self.ends.insert((session.ends(), End::Session(id)));
         Some(session.term())

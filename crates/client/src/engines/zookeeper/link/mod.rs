@@ -46,6 +46,9 @@ const TOUCHES_TO_A_PROOF: u32 = 3;
 const SHORTEST_TRY: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
+/// So often the node of a grant is looked at that is watched.
+const LOOK_AGAIN: Duration = Duration::from_mins(10);
+
 /// If connecting takes longer than this, the servers are probed.
 const PROBE_AFTER: Duration = Duration::from_millis(100);
 
@@ -85,7 +88,7 @@ impl HasSession for Link {
 
     /// The client crate sends all watches again on a new connection, and cannot do so if they do not fit one message of 128 KiB.
     fn has_room(&self) -> bool {
-        self.watched.load(Ordering::Relaxed) < MOST_WATCHED
+        self.watched.load(Ordering::Relaxed) + self.session.watched_bytes() < MOST_WATCHED
     }
 }
 
@@ -231,13 +234,10 @@ impl Link {
                 if link.client.check_stat("/").await?.is_some() {
                     link.touched(sent);
                 }
-                if is_urgent {
-                    // A proof confirms what was touched a tick before it.
-                    clock.sleep_until(clock.now() + link.address.tick).await;
-                }
                 if is_due { link.prove(clock.now()).await } else { Ok(()) }
             };
-            let kept = within(&link.context, interval.max(SHORTEST_TRY) + link.address.tick, keeping).await;
+            let limit = (link.session.timeout() / 3).max(SHORTEST_TRY);
+            let kept = within(&link.context, limit, keeping).await;
             // After a silence there is little time left.
             let left = link.session.deadline().since(clock.now());
             is_urgent = link.session.in_use() && (kept.is_err() || left < link.session.timeout() / 3);
@@ -255,10 +255,8 @@ impl Link {
     /// Looks at the node of a grant that lasts for some time, and waits until it is changed: until the holder has been told that it is
     /// broken or gone, or the grant has ended.
     async fn watch_grant(this: Weak<Self>, grant: GrantId, held: Held) {
-        let mut room = None;
         loop {
             let Some(link) = this.upgrade().filter(|link| link.session.held(grant).is_some()) else { return };
-            room.get_or_insert_with(|| link.room(held.node.len()));
             let lost = match link.client.get_and_watch_data(&held.node).await {
                 Ok((data, stat, _)) if is_simple(&held.node) && look::grant(&data) != Some(grant) => {
                     tracing::debug!(version = stat.version, "the node of a grant is another's");
@@ -267,16 +265,21 @@ impl Link {
                 // Whoever breaks a lock changes its node. It stands until its holder lets go.
                 Ok((_, stat, _)) if stat.version > 0 => LostReason::Broken,
                 Ok((_, _, watcher)) => {
+                    let clock = link.context.clock.clone();
                     drop(link);
-                    watcher.changed().await;
+                    // Nobody relies on a watch alone.
+                    tokio::select! {
+                        _ = watcher.changed() => {}
+                        () = clock.sleep_until(clock.now() + random::jittered(LOOK_AGAIN)) => {}
+                    }
                     continue;
                 }
                 Err(Error::NoNode) => LostReason::Forgotten,
-                Err(error) if what(&error) == What::AnswerLost => {
+                Err(error) if what(&error) == What::SessionOver => return,
+                Err(_) => {
                     link.pause().await;
                     continue;
                 }
-                Err(_) => return,
             };
             if lost == LostReason::Forgotten {
                 link.session.forget(grant);
