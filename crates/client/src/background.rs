@@ -106,12 +106,16 @@ impl Background {
     async fn withdraw_until_answered(self: &Arc<Self>, grant: Grant, tried: oneshot::Sender<()>) {
         let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut tried = Some(tried);
+        // A user without the right to lock has nothing to withdraw, and would be refused for ever.
+        let refused_until = self.clock.now() + grant.ttl.get() + Duration::from_mins(1);
         loop {
             let permit = self.withdrawals.acquire().await;
             let withdrawn = self.withdraw_once(&grant).await;
             drop((permit, tried.take()));
-            if matches!(withdrawn, Ok(()) | Err(EngineError::Closed)) {
-                return;
+            match withdrawn {
+                Ok(()) | Err(EngineError::Closed) => return,
+                Err(error) if !error.is_outage() && self.clock.now() > refused_until => return,
+                Err(_) => {}
             }
             let pause = self.clock.sleep_until(pauses.next(self.clock.now()));
             if self.closing.run_until_cancelled(pause).await.is_none() {

@@ -8,8 +8,8 @@
 //!   `'static`, and an engine's timers and connections must not need the caller's runtime: use [`EngineContext`].
 //! - **A grant is named by its [`GrantId`]**, which is drawn before the first request is sent. The same
 //!   request twice is one grant, and nobody can release what is not theirs.
-//! - **An engine answers in bounded time**: an acquire that does not wait, or is cancelled, within the time limit of one request, and all
-//!   others too.
+//! - **An engine answers in bounded time**: within the time limits of the few requests that an operation takes. An acquire that waits does so
+//!   once it is cancelled.
 //! - **An answer may be lost.** Whether a request was carried out is then not known. The common layer repeats it for the same grant, or
 //!   withdraws it until that is confirmed: `attempt.rs`.
 
