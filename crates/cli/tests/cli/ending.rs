@@ -2,6 +2,7 @@
 //! loses it.
 
 use std::fs::File;
+use std::path::Path;
 use std::thread::JoinHandle;
 
 use rustix::fs::FlockOperation;
@@ -294,7 +295,8 @@ fn a_front_that_dies_before_it_has_released_leaves_the_lock_free() {
     let left = Pids(vec![left]);
     run.pause();
     std::fs::write(place.path("go"), "").unwrap();
-    eventually("the command to end", || !is_alive(pid));
+    // Not only dead: the minder has taken its end in, before it hears of the front's.
+    eventually("the command to have ended", || !Path::new(&format!("/proc/{pid}")).exists());
     run.kill();
     eventually("the lock to be free", || !place.is_held("job"));
     assert!(is_alive(left.0[0]), "it ended by itself, and what it left is left alone");

@@ -9,6 +9,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::{Cmd, RedisWrite, Value as Answer};
 use tenure_table::{FencingToken, GrantId};
+use tokio::sync::Mutex as AsyncMutex;
 
 use super::cleaner::RequestStatus;
 use super::round::Round;
@@ -119,6 +120,7 @@ impl RedlockEngine {
             value,
             token: result.as_ref().ok().and_then(|granted| granted.token),
             released: AtomicBool::new(result.is_err()),
+            starting: AsyncMutex::default(),
             requests: requests.collect(),
         });
         for instance in unanswered {

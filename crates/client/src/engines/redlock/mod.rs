@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tenure_table::{FencingToken, GrantId, LockName};
+use tokio::sync::Mutex as AsyncMutex;
 
 use self::instances::Instances;
 use self::tally::{Tally, Vote};
@@ -66,6 +67,8 @@ struct Attempt {
     value: GrantId,
     token: Option<FencingToken>,
     released: AtomicBool,
+    /// Starts are recorded one after the other: of two at once, each could find the other's on some instance, and neither would count.
+    starting: AsyncMutex<()>,
     /// The request for the key on each instance.
     requests: Vec<KeyRequest>,
 }
@@ -257,7 +260,10 @@ impl Engine for RedlockEngine {
         grant: Grant,
         start: Start,
     ) -> BoxFuture<'static, Result<Remembered, RememberError>> {
-        Box::pin(async move { self.record_start(&grant, start).await })
+        // By a task of its own: the next start of the grant waits for it, and must not wait for a caller that stands still.
+        let runtime = self.context.runtime.clone();
+        let recording = runtime.spawn(async move { self.record_start(&grant, start).await });
+        Box::pin(async move { recording.await.unwrap_or_else(|_| Err(EngineError::Closed.into())) })
     }
 
     fn recall(

@@ -43,6 +43,7 @@ impl RedlockEngine {
     ) -> Result<Remembered, RememberError> {
         let lost = || Lost { name: grant.name.clone(), reason: LostReason::Forgotten };
         let (key, attempt) = (self.key(&grant.name)?, self.attempt(grant.id).ok_or_else(lost)?);
+        let _one_at_a_time = attempt.starting.lock().await;
         // First, so that nothing is recorded beside a start that is in the way: nobody else records one while this grant has its majority.
         if let Some(ago) = self.started_ago(&grant.name, start.window.max(start.ago)).await? {
             return Ok(Remembered::Already { ago });
