@@ -378,7 +378,9 @@ impl Link {
     /// clock.advance(MemoryStore::REQUEST_LIMIT);
     /// let answer = asking.await?;
     /// assert!(matches!(answer, Err(AcquireError::Engine(EngineError::Unreachable { .. }))));
-    /// assert!(near.inspect("orders/42").await?.holders.is_empty(), "nothing is left behind");
+    /// while !near.inspect("orders/42").await?.holders.is_empty() {
+    ///     tokio::task::yield_now().await; // the client withdraws what was not answered
+    /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
