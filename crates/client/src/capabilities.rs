@@ -42,6 +42,9 @@ pub struct Capabilities {
     pub visible_waiters: bool,
     /// Whether [`Client::observe`](crate::Client::observe) is told of changes.
     pub observes: bool,
+    /// Whether several locks are granted at one instant, or none of them: for [`lock_all`](crate::Client::lock_all). Elsewhere a client gets
+    /// them one after the other.
+    pub atomic_sets: bool,
     /// Whether the grants of a client hang on a session: however many it holds, they are kept alive together.
     pub sessions: bool,
     /// What an operator can do about a lock that somebody holds.
@@ -72,6 +75,7 @@ impl Capabilities {
             shared_owners: false,
             visible_waiters: false,
             observes: false,
+            atomic_sets: false,
             sessions: false,
             breaking: Breaking::None,
             expiry: Expiry::Lease,
@@ -93,6 +97,7 @@ impl Capabilities {
             Capability::Notices => self.notices,
             Capability::LockDelay => self.lock_delay,
             Capability::Observe => self.observes,
+            Capability::AtomicSets => self.atomic_sets,
             Capability::Sessions => self.sessions,
             Capability::SharedOwners => self.shared_owners,
             Capability::Lease => self.expiry == Expiry::Lease,
@@ -181,6 +186,8 @@ pub enum Capability {
     LockDelay,
     /// The holders of a lock can be observed as they change.
     Observe,
+    /// Several locks are granted at one instant.
+    AtomicSets,
     /// All locks of a client are kept alive together.
     Sessions,
     /// An owner re-enters also from another process.
@@ -206,6 +213,7 @@ impl fmt::Display for Capability {
             Self::Notices => f.write_str("notices to a holder whose lock is wanted"),
             Self::LockDelay => f.write_str("a lock-delay"),
             Self::Observe => f.write_str("observation of a lock's holders"),
+            Self::AtomicSets => f.write_str("several locks at one instant"),
             Self::Sessions => f.write_str("a session that keeps all locks alive together"),
             Self::SharedOwners => f.write_str("an owner that re-enters from another client"),
             Self::Lease => f.write_str("a lease"),

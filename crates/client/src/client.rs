@@ -156,7 +156,7 @@ impl Client {
 
     /// A request for several locks, all or nothing. They may be named in any order.
     pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAllRequest {
-        LockAllRequest::new(self.shared.clone(), names, random::owner_id())
+        LockAllRequest::new(self.shared.clone(), names, None)
     }
 
     /// A new owner, whose locks re-enter.

@@ -75,6 +75,19 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
     fn acquire(self: Arc<Self>, request: AcquireRequest)
     -> BoxFuture<'static, Result<Granted, AcquireError>>;
 
+    /// Gets several locks at one instant, or none. The requests are by one owner that holds none of them, for different names, with the same
+    /// ttl, wait and `cancel`; the grants come in their order. Otherwise as [`acquire`](Self::acquire).
+    ///
+    /// Only asked of an engine with [`Capability::AtomicSets`]: elsewhere a client gets one lock after the other, in the order of their names.
+    fn acquire_all(
+        self: Arc<Self>,
+        requests: Vec<AcquireRequest>,
+    ) -> BoxFuture<'static, Result<Vec<Granted>, AcquireError>> {
+        let _ = requests;
+        let error = self.capabilities().unsupported(Capability::AtomicSets.to_string());
+        Box::pin(async { Err(error.into()) })
+    }
+
     /// Lengthens the grant's lease by the grant's ttl from now, or confirms that it stands where there is no lease. Not asked of a grant whose
     /// term is a [session](Term::Session).
     fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>>;
@@ -148,8 +161,8 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
     /// The locks whose names start with `prefix` and that are held or waited for, in the order of their names.
     fn list(self: Arc<Self>, prefix: String) -> BoxFuture<'static, Result<Vec<LockInfo>, InspectError>>;
 
-    /// The lock as it is, and again whenever its holders have changed; changes that follow each other closely may be one. It does
-    /// not end. After an error it goes on with the lock as it is by then.
+    /// The lock as it is, and again whenever its holders, or its waiters, have changed; changes that follow each other closely may be one. It
+    /// does not end. After an error it goes on with the lock as it is by then.
     fn observe(self: Arc<Self>, name: LockName) -> BoxStream<'static, Result<LockInfo, InspectError>> {
         let _ = name;
         let capabilities = self.capabilities().clone();
@@ -347,21 +360,20 @@ pub struct Granted {
     pub value: Value,
     /// How long the grant lives if the engine hears nothing more.
     pub term: Term,
-    /// Whether the first renewal has something to add, and is due soon: the rest of the time that was asked for, or what others see of the
-    /// grant. Only for a grant that is renewed.
-    pub provisional: bool,
+    /// How soon the first renewal is due, where that is sooner than the term asks for. Only for a grant that is renewed.
+    pub first_renewal: Option<Duration>,
 }
 
 impl Granted {
     /// A grant with no value.
     pub fn new(token: Option<FencingToken>, term: Term) -> Self {
-        Self { token, value: Value::default(), term, provisional: false }
+        Self { token, value: Value::default(), term, first_renewal: None }
     }
 
-    /// The same, to which the first renewal has something to add.
+    /// The same, with a first renewal that is due this soon.
     #[must_use]
-    pub fn until_renewed(self) -> Self {
-        Self { provisional: true, ..self }
+    pub fn renewed_within(self, first_renewal: Duration) -> Self {
+        Self { first_renewal: Some(first_renewal), ..self }
     }
 
     /// The same, with the resource's value.
@@ -482,6 +494,12 @@ impl GrantEvents {
     /// Events that nobody reads: for those who drive an engine without a client.
     pub fn ignored() -> Self {
         Self { hold: Weak::new(), shared: Weak::new() }
+    }
+
+    /// Whether there is still a holder to be told.
+    #[cfg(any(feature = "etcd", feature = "zookeeper"))]
+    pub(crate) fn are_read(&self) -> bool {
+        self.hold.upgrade().is_some_and(|hold| !hold.is_over())
     }
 
     /// The grant is lost. The first reason counts.

@@ -10,17 +10,16 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tenure_table::{FencingToken, GrantId, LockName, Mode, OwnerId, Value};
-use tokio::sync::{OwnedMutexGuard, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::capabilities::{Capability, Unsupported};
 use crate::clock::BootTime;
-use crate::engine::{Cancellation, Conversion, Engine, Grant, Granted, Remembered, Start, Waits};
-use crate::error::{ConvertError, EngineError, Lost, LostReason, ReleaseError, RememberError, ValueError};
-use crate::hold::{Ended, GuardState, Hold, LetGo, NotConverted, Progress, ReleaseTask};
+use crate::engine::{Engine, Remembered, Start};
+use crate::error::{Lost, LostReason, ReleaseError, RememberError, ValueError};
+use crate::hold::{Ended, GuardState, Hold, LetGo, Progress, ReleaseTask};
 use crate::inner::ClientInner;
 use crate::operation::Operation;
-use crate::wait::{Wait, WaitUntil, Waiting};
 use crate::watch::GuardWatch;
 
 /// A lock that is held. Dropping it releases the lock, on the client's own thread and without blocking;
@@ -32,8 +31,8 @@ use crate::watch::GuardWatch;
 #[derive(Debug)]
 #[must_use = "dropping a guard releases the lock"]
 pub struct Guard {
-    hold: Arc<Hold>,
-    shared: Arc<ClientInner>,
+    pub(crate) hold: Arc<Hold>,
+    pub(crate) shared: Arc<ClientInner>,
     on_drop: OnDrop,
 }
 
@@ -259,71 +258,7 @@ impl Guard {
         result
     }
 
-    /// Changes the mode: up, down or sideways. A larger token comes with every conversion but a pure one down. While a
-    /// conversion down is under way, only the weaker mode is believed in.
-    ///
-    /// # Cancellation safety
-    /// May be dropped at any point. A conversion up or sideways is then undone on the client's own thread; one down is not, since
-    /// somebody else may be in already.
-    pub async fn convert(&self, to: Mode, wait: Wait) -> Result<(), ConvertError> {
-        let capabilities = self.engine().capabilities();
-        capabilities.require(Capability::Conversion)?;
-        capabilities.require(Capability::Mode(to))?;
-        self.check()?;
-        let wait = wait.from(self.shared.clock.now());
-        let turn = self.turn_to_convert(to, wait).await?;
-        let cancel = self.shared.closing.child();
-        let from = self.hold.begin_conversion(to, cancel.clone()).map_err(|refused| match refused {
-            NotConverted::Lost(reason) => ConvertError::Lost(self.lost_because(reason)),
-            NotConverted::Reentered { held } => {
-                ConvertError::Reentered { name: self.name().clone(), held, to }
-            }
-        })?;
-        let converting = ask_for_conversion(self.shared.clone(), from.clone(), to, wait, cancel.clone());
-        let converting = Box::pin(converting.map(|result| (result, turn)));
-        let (shared, hold) = (self.shared.clone(), self.hold.clone());
-        let settle = move |(result, turn)| -> BoxFuture<'static, ()> {
-            Box::pin(async move {
-                settle_conversion(&shared, &hold, from, to, result).await;
-                drop(turn);
-            })
-        };
-        let operation = Operation::new(self.shared.thread.handle().clone(), Some(cancel), converting, settle);
-        let (result, _turn) = operation.await;
-        match result {
-            Ok(granted) => self.hold.end_conversion(Some(granted)).map_err(|reason| {
-                // The engine converted what had been lost, and perhaps released, before.
-                self.shared.release_in_background(ReleaseTask::new(self.hold.grant(), None));
-                self.lost_because(reason).into()
-            }),
-            Err(error) => {
-                if let ConvertError::Lost(lost) = &error {
-                    self.shared.lose(&self.hold, lost.reason);
-                }
-                match self.hold.end_conversion(None) {
-                    Err(reason) => Err(self.lost_because(reason).into()),
-                    Ok(()) if self.shared.closing.is_cancelled() => Err(EngineError::Closed.into()),
-                    Ok(()) => Err(error),
-                }
-            }
-        }
-    }
-
-    /// Conversions of one grant go one after the other.
-    async fn turn_to_convert(&self, to: Mode, wait: WaitUntil) -> Result<OwnedMutexGuard<()>, ConvertError> {
-        let (gate, name) = (self.hold.conversion_gate(), self.name().clone());
-        match wait {
-            WaitUntil::Try => gate.try_lock_owned().map_err(|_| ConvertError::Busy { name, to }),
-            WaitUntil::Forever => Ok(gate.lock_owned().await),
-            WaitUntil::At { at, waited } => tokio::select! {
-                biased;
-                turn = gate.lock_owned() => Ok(turn),
-                () = self.shared.clock.sleep_until(at) => Err(ConvertError::TimedOut { name, to, waited }),
-            },
-        }
-    }
-
-    fn lost_because(&self, reason: LostReason) -> Lost {
+    pub(crate) fn lost_because(&self, reason: LostReason) -> Lost {
         Lost { name: self.hold.name.clone(), reason }
     }
 
@@ -399,7 +334,7 @@ impl Guard {
         Ok(Release::AlreadyLost(reason))
     }
 
-    fn engine(&self) -> &Arc<dyn Engine> {
+    pub(crate) fn engine(&self) -> &Arc<dyn Engine> {
         &self.shared.engine
     }
 }
@@ -429,48 +364,4 @@ pub(crate) async fn run_while<F: Future>(
         work.as_mut().poll(context).map(Ok)
     })
     .await
-}
-
-/// Asks the engine for a conversion.
-async fn ask_for_conversion(
-    shared: Arc<ClientInner>,
-    grant: Grant,
-    to: Mode,
-    wait: WaitUntil,
-    cancel: Cancellation,
-) -> Result<Granted, ConvertError> {
-    let waiting = Waiting { clock: &*shared.clock, name: &grant.name, wait, cancel: &cancel };
-    let ask = |wait, cancel| {
-        let waits = wait == Waits::Yes;
-        shared.engine.clone().convert(Conversion::new(grant.clone(), to, waits, cancel))
-    };
-    match (waiting.ask(ask).await.answer, wait) {
-        (Err(ConvertError::Busy { name, to }), WaitUntil::At { waited, .. }) => {
-            Err(ConvertError::TimedOut { name, to, waited })
-        }
-        (answer, _) => answer,
-    }
-}
-
-/// Takes in a conversion whose caller has gone: what went up or sideways goes back.
-async fn settle_conversion(
-    shared: &Arc<ClientInner>,
-    hold: &Arc<Hold>,
-    from: Grant,
-    to: Mode,
-    result: Result<Granted, ConvertError>,
-) {
-    let converted = result.is_ok();
-    if hold.end_conversion(result.ok()).is_err() {
-        shared.release_in_background(ReleaseTask::new(from, None));
-        return;
-    }
-    if !converted || from.mode.covers(to) {
-        return;
-    }
-    let cancel = Cancellation::new();
-    let Ok(grant) = hold.begin_conversion(from.mode, cancel.clone()) else { return };
-    let back = Conversion::new(grant, from.mode, false, cancel);
-    let result = shared.engine.clone().convert(back).await;
-    let _ = hold.end_conversion(result.ok());
 }

@@ -11,11 +11,12 @@ use tenure_table::{FencingToken, GrantId, LockName, Mode, ModeSet, OwnerId, Valu
 use tokio::sync::watch;
 
 use crate::clock::BootTime;
-use crate::engine::{Cancellation, Grant, Granted};
+use crate::conversion::UnderWay;
+use crate::engine::{Grant, Granted};
 use crate::error::{LostReason, RenewError};
 use crate::lease::{Term, Ttl};
-use crate::owner::Releasing;
 use crate::random;
+use crate::reentrance::Releasing;
 use crate::renewal::{Begun, Renewal};
 use crate::session_lease::SessionLease;
 use crate::watch::{GuardWatch, Shown};
@@ -64,9 +65,9 @@ pub(crate) struct Hold {
     /// Whether the owner was named by the caller, and may re-enter.
     pub(crate) reenters: bool,
     /// One conversion at a time: taken before it is begun, and kept until it is settled.
-    conversion_gate: OnceLock<Arc<tokio::sync::Mutex<()>>>,
+    pub(crate) conversion_gate: OnceLock<Arc<tokio::sync::Mutex<()>>>,
     ttl: Ttl,
-    renews: bool,
+    pub(crate) renews: bool,
     when_lost: WhenLost,
     /// Whether a request for it was not answered, and may still arrive.
     unanswered: AtomicBool,
@@ -74,17 +75,17 @@ pub(crate) struct Hold {
 }
 
 #[derive(Debug)]
-struct Belief {
-    phase: Phase,
+pub(crate) struct Belief {
+    pub(crate) phase: Phase,
     /// How many guards stand for it.
-    guards: usize,
-    mode: Mode,
-    conversion: Option<UnderWay>,
-    token: Option<FencingToken>,
-    value: Value,
-    lease_ends: Option<BootTime>,
+    pub(crate) guards: usize,
+    pub(crate) mode: Mode,
+    pub(crate) conversion: Option<UnderWay>,
+    pub(crate) token: Option<FencingToken>,
+    pub(crate) value: Value,
+    pub(crate) lease_ends: Option<BootTime>,
     /// On which the grant hangs, if it does.
-    session: Option<SessionLease>,
+    pub(crate) session: Option<SessionLease>,
     max_hold_ends: Option<BootTime>,
     renewal: Renewal,
     /// Under which instant the schedule has it.
@@ -153,17 +154,10 @@ impl ReleaseTask {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+pub(crate) enum Phase {
     Pending,
     Held { in_jeopardy: bool },
     Ended(Ended),
-}
-
-/// A conversion that the engine has been asked for.
-#[derive(Debug)]
-struct UnderWay {
-    to: Mode,
-    cancel: Cancellation,
 }
 
 /// What is to be done about a hold whose instant has come.
@@ -197,15 +191,6 @@ pub(crate) enum LostGrant {
 
 /// A grant that arrived cannot be believed in: its deadline had passed, or the engine had already said that it is lost.
 pub(crate) struct Unusable;
-
-/// Why a conversion is not begun.
-pub(crate) enum NotConverted {
-    Lost(LostReason),
-    /// Other guards rely on the mode that is held.
-    Reentered {
-        held: Mode,
-    },
-}
 
 impl Hold {
     pub(crate) fn pending(
@@ -247,7 +232,7 @@ impl Hold {
         }
     }
 
-    fn belief(&self) -> MutexGuard<'_, Belief> {
+    pub(crate) fn belief(&self) -> MutexGuard<'_, Belief> {
         // Nothing is left half-changed if a holder of this short lock panics: each change is one assignment.
         self.belief.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -261,11 +246,7 @@ impl Hold {
         self.unanswered.load(Ordering::Acquire)
     }
 
-    pub(crate) fn conversion_gate(&self) -> Arc<tokio::sync::Mutex<()>> {
-        self.conversion_gate.get_or_init(Arc::default).clone()
-    }
-
-    fn grant_of(&self, belief: &Belief) -> Grant {
+    pub(crate) fn grant_of(&self, belief: &Belief) -> Grant {
         Grant {
             id: self.id,
             name: self.name.clone(),
@@ -303,8 +284,8 @@ impl Hold {
         }
         if self.renews {
             belief.renewal = Renewal::on(&granted.term, self.ttl, now);
-            if granted.provisional {
-                belief.renewal.hasten(now);
+            if let Some(within) = granted.first_renewal {
+                belief.renewal.hasten(now + within);
             }
         }
         belief.token = granted.token;
@@ -321,21 +302,6 @@ impl Hold {
         belief.max_hold_ends =
             [belief.max_hold_ends, longest.map(|longest| now + longest)].into_iter().flatten().min();
         belief.show();
-    }
-
-    /// One more guard for the same grant, if it stands; the mode that is held, if that does not cover `mode`.
-    pub(crate) fn reenter(&self, mode: Mode, now: BootTime) -> Option<Result<(), Mode>> {
-        let mut belief = self.belief();
-        if !belief.is_held() || belief.has_ended(now).is_some() {
-            return None;
-        }
-        // While a conversion is under way, only what both modes cover is sure.
-        let sure = belief.conversion.as_ref().is_none_or(|conversion| conversion.to.covers(mode));
-        if !belief.mode.covers(mode) || !sure {
-            return Some(Err(belief.sure_mode()));
-        }
-        belief.guards += 1;
-        Some(Ok(()))
     }
 
     /// One guard less.
@@ -463,41 +429,6 @@ impl Hold {
         }
     }
 
-    /// A conversion is about to be asked for; the grant as it is before. If the new mode is weaker, only that is believed in from now on.
-    pub(crate) fn begin_conversion(&self, to: Mode, cancel: Cancellation) -> Result<Grant, NotConverted> {
-        let mut belief = self.belief();
-        if let Phase::Ended(Ended::Lost(reason)) = belief.phase {
-            return Err(NotConverted::Lost(reason));
-        }
-        if belief.guards > 1 && !to.covers(belief.mode) {
-            return Err(NotConverted::Reentered { held: belief.mode });
-        }
-        belief.conversion = Some(UnderWay { to, cancel });
-        Ok(self.grant_of(&belief))
-    }
-
-    /// Takes in how a conversion ended; with an error, if the lock was lost meanwhile.
-    pub(crate) fn end_conversion(&self, granted: Option<Granted>) -> Result<(), LostReason> {
-        let mut belief = self.belief();
-        let conversion = belief.conversion.take();
-        if let Phase::Ended(Ended::Lost(reason)) = belief.phase {
-            return Err(reason);
-        }
-        if let (Some(UnderWay { to, .. }), Some(granted)) = (conversion, granted) {
-            // A conversion down does not read the value.
-            if to.covers(belief.mode) || !belief.mode.covers(to) {
-                belief.value = granted.value;
-            }
-            belief.mode = to;
-            belief.token = granted.token;
-            if self.renews && belief.session.is_none() {
-                belief.lease_ends = belief.lease_ends.max(granted.term.deadline());
-            }
-            belief.show();
-        }
-        Ok(())
-    }
-
     /// Another request waits for this mode.
     pub(crate) fn wanted(&self, mode: Mode) {
         let mut belief = self.belief();
@@ -527,6 +458,11 @@ impl Hold {
     /// Whether it has begun and not ended; the deadline is not looked at.
     pub(crate) fn is_held(&self) -> bool {
         self.belief().is_held()
+    }
+
+    #[cfg(any(feature = "etcd", feature = "zookeeper"))]
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.belief().phase, Phase::Ended(_))
     }
 
     pub(crate) fn deadline(&self) -> Option<BootTime> {
@@ -610,7 +546,7 @@ impl Belief {
     }
 
     /// Tells the watches what has changed.
-    fn show(&self) {
+    pub(crate) fn show(&self) {
         if let Some(watched) = &self.watched {
             let now = self.shown();
             watched.send_if_modified(|shown| std::mem::replace(shown, now) != now);
@@ -622,7 +558,7 @@ impl Belief {
             || self.session.as_ref().is_some_and(SessionLease::is_in_jeopardy)
     }
 
-    const fn is_held(&self) -> bool {
+    pub(crate) const fn is_held(&self) -> bool {
         matches!(self.phase, Phase::Held { .. })
     }
 
@@ -635,11 +571,11 @@ impl Belief {
     }
 
     /// Why belief has ended by this instant, if it has.
-    fn has_ended(&self, now: BootTime) -> Option<LostReason> {
+    pub(crate) fn has_ended(&self, now: BootTime) -> Option<LostReason> {
         self.ends().filter(|(at, _)| *at <= now).map(|(_, reason)| reason)
     }
 
-    fn sure_mode(&self) -> Mode {
+    pub(crate) fn sure_mode(&self) -> Mode {
         match &self.conversion {
             Some(conversion) if self.mode.covers(conversion.to) => conversion.to,
             _ => self.mode,

@@ -17,7 +17,7 @@ use crate::error::{EngineError, LostReason, RenewError};
 use crate::hold::{Hold, LetGo, LostGrant, ReleaseTask};
 use crate::keeper::Schedule;
 use crate::operation::Operation;
-use crate::owner::{Reentry, Releasing};
+use crate::reentrance::{Reentry, Releasing};
 use crate::telemetry::Telemetry;
 use crate::thread::{ClientThread, DROP_LIMIT};
 

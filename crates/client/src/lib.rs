@@ -33,6 +33,7 @@ mod client;
 pub mod clock;
 #[cfg(feature = "contract-tests")]
 pub mod contract;
+mod conversion;
 pub mod engine;
 pub mod engines;
 pub mod error;
@@ -51,6 +52,7 @@ mod operation;
 pub mod optimistic;
 mod owner;
 mod random;
+mod reentrance;
 mod renewal;
 mod request;
 mod session_lease;

@@ -1,20 +1,29 @@
 //! Several locks, all or nothing.
 //!
-//! The locks are got one after the other in the order of their names, so that two such requests never wait for each
-//! other in a circle, whatever order their callers wrote. If a lock that was got first is lost while a later one is
-//! waited for, everything is let go and begun again.
+//! An engine with [`Capability::AtomicSets`] grants them at one instant: while one of them is held by somebody else, none is held. On other
+//! engines, and for a named owner, who may hold some of them already, they are got one after the other in the order of their names, so that
+//! two such requests never wait for each other in a circle, whatever order their callers wrote. If a lock that was got first is lost while a
+//! later one is waited for, everything is let go and begun again.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{BoxFuture, join_all};
 use tenure_table::{LockName, NameError, OwnerId};
+use tracing::Instrument;
+use tracing::field::Empty;
 
-use crate::error::{AcquireError, Lost, ReleaseError};
+use crate::capabilities::Capability;
+use crate::engine::Granted;
+use crate::error::{AcquireError, EngineError, Lost, ReleaseError};
 use crate::guard::{Guard, Release, run_while};
+use crate::hold::{Hold, ReleaseTask, Unusable};
 use crate::inner::ClientInner;
-use crate::request::{LockRequest, Options, request_options};
+use crate::operation::Operation;
+use crate::request::{self, LockRequest, Options, request_options};
 use crate::wait::{Wait, WaitUntil};
+use crate::{attempt, random};
 
 /// A request for several locks, which nothing is done about until it is [acquired](LockAllRequest::acquire).
 #[derive(Clone, Debug)]
@@ -22,7 +31,8 @@ use crate::wait::{Wait, WaitUntil};
 pub struct LockAllRequest {
     shared: Arc<ClientInner>,
     names: Result<Vec<LockName>, NameError>,
-    owner: OwnerId,
+    /// Nothing, if it is an owner of its own.
+    owner: Option<OwnerId>,
     options: Options,
 }
 
@@ -32,7 +42,7 @@ impl LockAllRequest {
     pub(crate) fn new<N: AsRef<str>>(
         shared: Arc<ClientInner>,
         names: impl IntoIterator<Item = N>,
-        owner: OwnerId,
+        owner: Option<OwnerId>,
     ) -> Self {
         let names = names.into_iter().map(LockName::parse).collect::<Result<Vec<_>, _>>().map(|mut names| {
             names.sort();
@@ -65,8 +75,17 @@ impl LockAllRequest {
         self.shared.check_open()?;
         let wait = self.options.wait.from(self.shared.clock.now());
         let mut lost = None;
+        let at_once = self.owner.is_none()
+            && names.len() > 1
+            && self.shared.engine.capabilities().has(Capability::AtomicSets);
+        let owner = self.owner.unwrap_or_else(random::owner_id);
         for _ in 0..ROUNDS {
-            match self.one_round(&names, wait).await? {
+            let round = if at_once {
+                self.at_once(&names, owner, wait).await?
+            } else {
+                self.one_by_one(&names, owner, wait).await?
+            };
+            match round {
                 Ok(set) => return Ok(set),
                 Err(name) => lost = Some(name),
             }
@@ -90,10 +109,73 @@ impl LockAllRequest {
         }
     }
 
-    /// One after the other; the name of one that was lost while another was waited for.
-    async fn one_round(
+    /// All at one instant; the name of one that was granted too late to be used.
+    async fn at_once(
         &self,
         names: &[LockName],
+        owner: OwnerId,
+        wait: WaitUntil,
+    ) -> Result<Result<GuardSet, LockName>, AcquireError> {
+        let shared = &self.shared;
+        let cancel = shared.closing.child();
+        let each = names.iter().map(|name| {
+            let (name, ttl) = self.request_for(name, owner, self.options.clone()).checked()?;
+            Ok(request::asked(shared, &self.options, name, ttl, owner, false, cancel.clone()))
+        });
+        let (holds, requests): (Vec<_>, Vec<_>) =
+            each.collect::<Result<Vec<_>, AcquireError>>()?.into_iter().unzip();
+        // `close` waits until this has ended: until the guards are scheduled, or what was granted is released.
+        let _begun = shared.thread.handle().unfinished_token();
+        shared.check_open()?;
+        let (background, asked_for) = (shared.background.clone(), holds.clone());
+        let settle = move |result: Result<Vec<Granted>, AcquireError>| -> BoxFuture<'static, ()> {
+            Box::pin(async move {
+                if result.is_ok() {
+                    let release =
+                        |hold: &Arc<Hold>| background.clone().release(ReleaseTask::new(hold.grant(), None));
+                    join_all(asked_for.iter().map(release)).await;
+                }
+            })
+        };
+        let all = names.iter().map(LockName::as_str).collect::<Vec<_>>().join(" ");
+        let span = tracing::debug_span!("tenure.acquire", lock = %all, mode = %self.options.mode, outcome = Empty, token = Empty, waited_ms = Empty);
+        let began = shared.clock.now();
+        let asking =
+            attempt::acquire_all(shared.background.clone(), holds.clone(), requests, cancel.clone(), wait);
+        let operation =
+            Operation::new(shared.thread.handle().clone(), Some(cancel), Box::pin(asking), settle);
+        let answer = operation.instrument(span.clone()).await;
+        let took = shared.clock.now().since(began);
+        let granted = match answer {
+            Err(_) if shared.closing.is_cancelled() => Err(EngineError::Closed.into()),
+            answer => answer,
+        };
+        let granted = granted.inspect_err(|error| shared.telemetry.acquired(&span, Err(error), took))?;
+        let mut set = GuardSet { guards: Vec::with_capacity(names.len()) };
+        let mut late = None;
+        for ((hold, granted), name) in holds.into_iter().zip(granted).zip(names) {
+            match request::guard_of(shared, &self.options, hold, granted) {
+                Ok(guard) => {
+                    shared.telemetry.acquired(&span, Ok(&guard), took);
+                    set.guards.push(self.options.with_token(guard)?);
+                }
+                Err(Unusable) => late = Some(name.clone()),
+            }
+        }
+        // `close` may have looked through the schedule just before.
+        shared.check_open()?;
+        Ok(late.map_or(Ok(set), Err))
+    }
+
+    fn request_for(&self, name: &LockName, owner: OwnerId, options: Options) -> LockRequest {
+        LockRequest::new(self.shared.clone(), name.as_str(), Some(owner)).with_options(options)
+    }
+
+    /// One after the other; the name of one that was lost while another was waited for.
+    async fn one_by_one(
+        &self,
+        names: &[LockName],
+        owner: OwnerId,
         wait: WaitUntil,
     ) -> Result<Result<GuardSet, LockName>, AcquireError> {
         let clock = &self.shared.clock;
@@ -105,14 +187,14 @@ impl LockAllRequest {
             };
             // The time for which all of them may be held begins when all of them are.
             let options = Options { wait: left, max_hold: None, ..self.options.clone() };
-            let request =
-                LockRequest::new(self.shared.clone(), name.as_str(), Some(self.owner)).with_options(options);
-            let guard = request.acquire().await.map_err(|error| match (error, wait) {
-                // What is told is the time that the caller gave, not what was left of it for the last lock.
-                (AcquireError::TimedOut { name, .. }, WaitUntil::At { waited, .. }) => {
-                    AcquireError::TimedOut { name, waited }
+            let guard = self.request_for(name, owner, options).acquire().await.map_err(|error| {
+                match (error, wait) {
+                    // What is told is the time that the caller gave, not what was left of it for the last lock.
+                    (AcquireError::TimedOut { name, .. }, WaitUntil::At { waited, .. }) => {
+                        AcquireError::TimedOut { name, waited }
+                    }
+                    (error, _) => error,
                 }
-                (error, _) => error,
             })?;
             set.guards.push(guard);
             if let Err(lost) = set.check() {

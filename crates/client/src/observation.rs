@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use tenure_table::LockName;
+use tenure_table::{GrantId, LockName, Mode};
 
 use crate::error::{EngineError, InspectError};
 use crate::info::LockInfo;
@@ -21,13 +21,15 @@ pub struct Observation {
     shared: Arc<ClientInner>,
     name: LockName,
     changes: BoxStream<'static, Result<LockInfo, InspectError>>,
+    /// The holders that were seen last.
+    seen: Option<Vec<(GrantId, Mode)>>,
     failed: bool,
 }
 
 impl Observation {
     pub(crate) fn new(shared: Arc<ClientInner>, name: LockName) -> Self {
         let changes = shared.engine.clone().observe(name.clone());
-        Self { shared, name, changes, failed: false }
+        Self { shared, name, changes, seen: None, failed: false }
     }
 
     /// What is observed.
@@ -50,10 +52,18 @@ impl Observation {
             self.shared.closing.run_until_cancelled(pause).await;
             self.failed = false;
         }
-        let next = self.shared.closing.run_until_cancelled(self.changes.next()).await;
-        let next = next.flatten().unwrap_or_else(|| Err(EngineError::Closed.into()));
-        self.failed = next.is_err();
-        next
+        loop {
+            let next = self.shared.closing.run_until_cancelled(self.changes.next()).await;
+            let next = next.flatten().unwrap_or_else(|| Err(EngineError::Closed.into()));
+            self.failed = next.is_err();
+            let info = next?;
+            let holders = info.holders.iter().map(|holder| (holder.grant, holder.mode)).collect();
+            // Some engines report changes among the waiters too.
+            if self.seen.as_ref() != Some(&holders) {
+                self.seen = Some(holders);
+                return Ok(info);
+            }
+        }
     }
 }
 

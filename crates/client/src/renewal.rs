@@ -12,9 +12,6 @@ use crate::random;
 /// So many renewals may be under way at once.
 const MOST_UNDER_WAY: u8 = 3;
 
-/// When a grant is renewed that has less time than was asked for: by then, most locks are free again.
-const SOON: Duration = Duration::from_millis(100);
-
 /// The longest pause after a renewal that failed.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
@@ -63,9 +60,9 @@ impl Renewal {
         self.next = Some((from + random::slightly_below(self.interval)).max(now + pause));
     }
 
-    /// It is to be renewed soon, whatever the lease is.
-    pub(crate) fn hasten(&mut self, now: BootTime) {
-        self.next = self.next.map(|next| next.min(now + SOON));
+    /// The next renewal is due at this instant at the latest, whatever the lease is.
+    pub(crate) fn hasten(&mut self, latest: BootTime) {
+        self.next = self.next.map(|next| next.min(latest));
     }
 
     /// When there is something to do.
@@ -147,9 +144,10 @@ mod tests {
         let now = BootTime::now();
         let first = Term::Lease { sent_at: now, ttl: TTL / 6, margin: Duration::ZERO };
         let mut renewal = Renewal::on(&first, Ttl::DEFAULT, now);
-        renewal.hasten(now);
+        let latest = now + TTL / 100;
+        renewal.hasten(latest);
         let at = renewal.due_at().unwrap();
-        assert!(at <= now + SOON);
+        assert_eq!(at, latest);
         renewal.begin_if_due(at);
         renewal.succeeded(&lease(at, Duration::ZERO), at);
         assert!(renewal.due_at().unwrap() > at + TTL / 4);

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tenure_table::{LockName, Mode, NameError, OwnerId};
 use tracing::Instrument;
@@ -11,7 +10,7 @@ use tracing::field::Empty;
 
 use crate::attempt;
 use crate::capabilities::Capability;
-use crate::engine::{AcquireRequest, GrantEvents, Granted, Waits};
+use crate::engine::{AcquireRequest, Cancellation, GrantEvents, Granted, Waits};
 use crate::error::{AcquireError, EngineError};
 use crate::guard::Guard;
 use crate::hold::{Hold, ReleaseTask, Unusable, WhenLost};
@@ -19,7 +18,6 @@ use crate::inner::ClientInner;
 use crate::lease::Ttl;
 use crate::once_per::OncePerRequest;
 use crate::operation::Operation;
-use crate::owner::Slot;
 use crate::random;
 use crate::wait::{Wait, WaitUntil};
 
@@ -52,6 +50,16 @@ impl Default for Options {
             notify: false,
             required: Vec::new(),
         }
+    }
+}
+
+impl Options {
+    /// A guard with a token, if one is required.
+    pub(crate) fn with_token(&self, guard: Guard) -> Result<Guard, AcquireError> {
+        if self.required.contains(&Capability::Fencing) {
+            guard.fencing_token()?;
+        }
+        Ok(guard)
     }
 }
 
@@ -198,7 +206,7 @@ impl LockRequest {
             Acquire { shared: &self.shared, options: &self.options, owner: self.owner, name, ttl, wait };
         let result = acquire.run().instrument(span.clone()).await;
         let took = acquire.shared.clock.now().since(began);
-        acquire.shared.telemetry.acquired(&span, &result, took);
+        acquire.shared.telemetry.acquired(&span, result.as_ref(), took);
         result
     }
 
@@ -240,13 +248,13 @@ impl LockRequest {
 }
 
 /// A checked request that is under way.
-struct Acquire<'a> {
-    shared: &'a Arc<ClientInner>,
-    options: &'a Options,
+pub(crate) struct Acquire<'a> {
+    pub(crate) shared: &'a Arc<ClientInner>,
+    pub(crate) options: &'a Options,
     owner: Option<OwnerId>,
-    name: LockName,
+    pub(crate) name: LockName,
     ttl: Ttl,
-    wait: WaitUntil,
+    pub(crate) wait: WaitUntil,
 }
 
 impl Acquire<'_> {
@@ -258,57 +266,8 @@ impl Acquire<'_> {
         }
     }
 
-    /// Through a named owner's slot: re-enters what the owner holds, or gets it from the engine.
-    async fn through(&self, owner: OwnerId) -> Result<Guard, AcquireError> {
-        let slot = self.shared.reentry.slot(owner, &self.name);
-        if let Some(reentered) = self.reenter(&slot) {
-            return reentered;
-        }
-        // One after the other, so that a second acquire finds what the first got, and not before the engine has heard of what
-        // this owner let go of: it must not meet its own grant.
-        let (_gate, ()) = match self.wait {
-            WaitUntil::Try => {
-                let gate = slot.gate.try_lock().map_err(|_| self.not_got())?;
-                (gate, slot.released().now_or_never().ok_or_else(|| self.not_got())?)
-            }
-            WaitUntil::At { .. } | WaitUntil::Forever => tokio::select! {
-                biased;
-                passed = async { (slot.gate.lock().await, slot.released().await) } => passed,
-                () = self.shared.closing.cancelled() => return Err(EngineError::Closed.into()),
-                () = self.wait.over(&*self.shared.clock) => return Err(self.not_got()),
-            },
-        };
-        if let Some(reentered) = self.reenter(&slot) {
-            return reentered;
-        }
-        let guard = self.ask_engine(owner).await?;
-        slot.hold(guard.hold());
-        Ok(guard)
-    }
-
-    /// A further guard for what the owner holds, if it holds it.
-    fn reenter(&self, slot: &Slot) -> Option<Result<Guard, AcquireError>> {
-        let (hold, now) = (slot.held()?, self.shared.clock.now());
-        if let Err(reason) = hold.check(now) {
-            // Whoever looks first ends belief for all.
-            self.shared.lose(&hold, reason);
-            return None;
-        }
-        match hold.reenter(self.options.mode, now)? {
-            Ok(()) => {
-                hold.limit(self.options.max_hold, now);
-                self.shared.schedule.put(&hold);
-                Some(Ok(Guard::new(hold, self.shared.clone())))
-            }
-            Err(mode) => {
-                let (name, asked) = (self.name.clone(), self.options.mode);
-                Some(Err(AcquireError::NotCovered { name, held: mode, asked }))
-            }
-        }
-    }
-
     /// Asks the engine; again where the grant came too late to be used.
-    async fn ask_engine(&self, owner: OwnerId) -> Result<Guard, AcquireError> {
+    pub(crate) async fn ask_engine(&self, owner: OwnerId) -> Result<Guard, AcquireError> {
         /// After so many late grants the ttl is at fault and not chance.
         const LATE_GRANTS: usize = 3;
         let mut late_grants = 0;
@@ -316,50 +275,25 @@ impl Acquire<'_> {
         let _begun = self.shared.thread.handle().unfinished_token();
         loop {
             let (hold, granted) = self.ask_once(owner).await?;
-            let now = self.shared.clock.now();
-            if let Err(Unusable) = hold.begin(granted, now) {
-                self.shared.release_in_background(ReleaseTask::new(hold.grant(), None));
-                late_grants += 1;
-                if late_grants == LATE_GRANTS || self.wait.is_over(self.shared.clock.now()) {
-                    return Err(AcquireError::Lapsed { name: self.name.clone(), ttl: self.ttl.get() });
-                }
-                continue;
-            }
-            self.shared.telemetry.begun();
-            hold.limit(self.options.max_hold, now);
-            let guard = Guard::new(hold, self.shared.clone());
-            self.shared.schedule.add(guard.hold());
+            let guard = guard_of(self.shared, self.options, hold, granted);
             // `close` may have looked through the schedule just before.
             self.shared.check_open()?;
-            if self.options.required.contains(&Capability::Fencing) {
-                guard.fencing_token()?;
+            match guard {
+                Ok(guard) => return self.options.with_token(guard),
+                Err(Unusable) => late_grants += 1,
             }
-            return Ok(guard);
+            if late_grants == LATE_GRANTS || self.wait.is_over(self.shared.clock.now()) {
+                return Err(AcquireError::Lapsed { name: self.name.clone(), ttl: self.ttl.get() });
+            }
         }
     }
 
     /// One grant of the engine. The request is finished even if this future is dropped.
     async fn ask_once(&self, owner: OwnerId) -> Result<(Arc<Hold>, Granted), AcquireError> {
-        let Options { mode, renew, ref label, when_lost, lock_delay, notify, .. } = *self.options;
+        let (cancel, name) = (self.shared.closing.child(), self.name.clone());
         let reenters = self.owner.is_some();
-        let hold = Hold::pending(self.name.clone(), owner, reenters, mode, self.ttl, renew, when_lost);
-        let hold = Arc::new(hold);
-        let cancel = self.shared.closing.child();
-        let request = AcquireRequest {
-            grant: hold.id,
-            name: self.name.clone(),
-            mode,
-            owner,
-            reenter: reenters,
-            ttl: self.ttl,
-            renews: renew,
-            wait: Waits::No,
-            label: label.clone(),
-            cancel: cancel.clone(),
-            lock_delay,
-            notify,
-            events: GrantEvents::new(&hold, self.shared),
-        };
+        let (hold, request) =
+            asked(self.shared, self.options, name, self.ttl, owner, reenters, cancel.clone());
         self.shared.check_open()?;
         let (background, asked_for) = (self.shared.background.clone(), hold.clone());
         // If this is dropped, the next acquire of the same owner waits until it is settled.
@@ -379,11 +313,59 @@ impl Acquire<'_> {
         }
     }
 
-    fn not_got(&self) -> AcquireError {
+    pub(crate) fn not_got(&self) -> AcquireError {
         let name = self.name.clone();
         match self.wait {
             WaitUntil::At { waited, .. } => AcquireError::TimedOut { name, waited },
             WaitUntil::Try | WaitUntil::Forever => AcquireError::Busy { name },
         }
     }
+}
+
+/// A grant that is to be, and what the engine is asked for it.
+pub(crate) fn asked(
+    shared: &Arc<ClientInner>,
+    options: &Options,
+    name: LockName,
+    ttl: Ttl,
+    owner: OwnerId,
+    reenters: bool,
+    cancel: Cancellation,
+) -> (Arc<Hold>, AcquireRequest) {
+    let Options { mode, renew, ref label, when_lost, lock_delay, notify, .. } = *options;
+    let hold = Arc::new(Hold::pending(name.clone(), owner, reenters, mode, ttl, renew, when_lost));
+    let request = AcquireRequest {
+        grant: hold.id,
+        name,
+        mode,
+        owner,
+        reenter: reenters,
+        ttl,
+        renews: renew,
+        wait: Waits::No,
+        label: label.clone(),
+        cancel,
+        lock_delay,
+        notify,
+        events: GrantEvents::new(&hold, shared),
+    };
+    (hold, request)
+}
+
+/// A guard for what was granted. If that cannot be used any more, it is released.
+pub(crate) fn guard_of(
+    shared: &Arc<ClientInner>,
+    options: &Options,
+    hold: Arc<Hold>,
+    granted: Granted,
+) -> Result<Guard, Unusable> {
+    let now = shared.clock.now();
+    hold.begin(granted, now).inspect_err(|_| {
+        shared.release_in_background(ReleaseTask::new(hold.grant(), None));
+    })?;
+    shared.telemetry.begun();
+    hold.limit(options.max_hold, now);
+    let guard = Guard::new(hold, shared.clone());
+    shared.schedule.add(guard.hold());
+    Ok(guard)
 }

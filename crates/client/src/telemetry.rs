@@ -39,7 +39,7 @@ impl Telemetry {
     }
 
     /// Counts an acquire, and completes its span.
-    pub(crate) fn acquired(&self, span: &Span, result: &Result<Guard, AcquireError>, took: Duration) {
+    pub(crate) fn acquired(&self, span: &Span, result: Result<&Guard, &AcquireError>, took: Duration) {
         let outcome = match result {
             Ok(_) => "granted",
             Err(AcquireError::Busy { .. }) => "busy",

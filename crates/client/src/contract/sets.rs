@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Subject, Trial};
+use super::{Subject, Trial, poll_times};
 use crate::{AcquireError, Wait};
 
 /// If one of them is held by somebody else, none is got; if not, all are.
@@ -43,4 +43,48 @@ pub async fn opposite_orders_do_not_deadlock<S: Subject>(trial: Trial<S>) {
     let here = Box::pin(turns(trial.client().clone(), [a.clone(), b.clone()]));
     let there = Box::pin(turns(other, [b, a]));
     trial.soon("both get through", async { tokio::join!(here, there) }).await;
+}
+
+/// While one of them is held by somebody else, none of the others is held; and all are granted when it is free.
+pub async fn none_is_held_while_one_is_awaited<S: Subject>(trial: Trial<S>) {
+    if !trial.capabilities().atomic_sets {
+        return;
+    }
+    let [a, b] = ["first", "second"].map(|tag| trial.name(tag));
+    let held = trial.holder(&b).await;
+    let set = tokio::spawn(trial.client().lock_all([&a, &b]).ttl(Trial::<S>::LONG).acquire());
+    trial.waiters(&b, 1).await;
+    assert!(
+        trial.client().inspect(&a).await.unwrap().holders.is_empty(),
+        "one was held while the other was not"
+    );
+    let _ = held.release().await.unwrap();
+    let set = trial.soon("all are got", set).await.unwrap().unwrap();
+    let tokens: Vec<_> = set.iter().map(crate::Guard::token).collect();
+    assert!(tokens[0] != tokens[1], "{tokens:?}");
+    // One may be released without the others.
+    let mut guards = set.into_iter();
+    let (first, second) = (guards.next().unwrap(), guards.next().unwrap());
+    let _ = first.release().await.unwrap();
+    trial.assert_nothing_left(&a).await;
+    assert!(second.check().is_ok() && trial.is_busy(&b).await);
+    let _ = second.release().await.unwrap();
+    trial.assert_nothing_left(&b).await;
+}
+
+/// A request for several locks that is dropped after 0, 1, 2, … polls, while they are free or held, leaves nothing.
+pub async fn a_dropped_set_leaves_nothing<S: Subject>(trial: Trial<S>) {
+    for polls in 0..12 {
+        let [a, b] = ["a", "b"].map(|tag| trial.name(format_args!("{tag}-{polls}")));
+        let set = || trial.client().lock_all([&a, &b]).ttl(Trial::<S>::LONG).acquire();
+        drop(poll_times(set(), polls).await);
+        trial.assert_nothing_left(&a).await;
+        let held = trial.holder(&b).await;
+        assert!(poll_times(set(), polls).await.is_none(), "got in spite of its holder");
+        trial.waiters(&b, 0).await;
+        let _ = held.release().await.unwrap();
+        for name in [&a, &b] {
+            trial.assert_nothing_left(name).await;
+        }
+    }
 }

@@ -35,6 +35,8 @@ pub mod memory;
 #[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
 mod notifications;
 #[cfg(any(feature = "zookeeper", feature = "etcd"))]
+mod observed;
+#[cfg(any(feature = "zookeeper", feature = "etcd"))]
 mod queue;
 #[cfg(feature = "redis")]
 mod redis;

@@ -25,10 +25,10 @@ use crate::random;
 const NEAREST: i64 = 9;
 
 /// Nobody relies on a watch alone: around this often, who waits looks whether both are still there, itself and the one that it waits for.
-const LOOK_AGAIN: Duration = Duration::from_mins(1);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// The pause before somebody looks who was not told what it wanted to know.
-const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long somebody who has gone away still waits for an answer, to know what there is to undo.
 const LAST_WORD: Duration = Duration::from_secs(1);

@@ -396,6 +396,8 @@ enum WatchKind {
 struct WatchCreate {
     #[prost(bytes = "vec", tag = "1")]
     key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    range_end: Vec<u8>,
     #[prost(int64, tag = "3")]
     start_revision: i64,
     #[prost(enumeration = "Filter", repeated, tag = "5")]
@@ -418,16 +420,29 @@ struct WatchCancel {
 impl Watch {
     /// Tells when this key is deleted, at this revision or later.
     pub(super) fn deletion(watch_id: i64, key: impl Into<Vec<u8>>, start_revision: i64) -> Self {
-        Self::filtered(watch_id, key, start_revision, vec![Filter::NoPut.into()])
+        Self::filtered(watch_id, key, Vec::new(), start_revision, vec![Filter::NoPut.into()])
     }
 
     /// Tells when this key is written or deleted, at this revision or later.
     pub(super) fn any_change(watch_id: i64, key: impl Into<Vec<u8>>, start_revision: i64) -> Self {
-        Self::filtered(watch_id, key, start_revision, Vec::new())
+        Self::filtered(watch_id, key, Vec::new(), start_revision, Vec::new())
     }
 
-    fn filtered(watch_id: i64, key: impl Into<Vec<u8>>, start_revision: i64, filters: Vec<i32>) -> Self {
-        let create = WatchCreate { key: key.into(), start_revision, filters, watch_id };
+    /// Tells when a key that starts so is written or deleted, at this revision or later.
+    pub(super) fn any_change_below(watch_id: i64, prefix: impl Into<Vec<u8>>, start_revision: i64) -> Self {
+        let prefix = prefix.into();
+        let end = end_of(&prefix);
+        Self::filtered(watch_id, prefix, end, start_revision, Vec::new())
+    }
+
+    fn filtered(
+        watch_id: i64,
+        key: impl Into<Vec<u8>>,
+        range_end: Vec<u8>,
+        start_revision: i64,
+        filters: Vec<i32>,
+    ) -> Self {
+        let create = WatchCreate { key: key.into(), range_end, start_revision, filters, watch_id };
         Self { kind: Some(WatchKind::Create(create)) }
     }
 

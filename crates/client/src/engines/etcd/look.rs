@@ -1,19 +1,24 @@
 //! What can be seen of locks from outside, and how they are broken.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use tenure_table::{FencingToken, LockName};
 
 use super::EtcdEngine;
+use super::acquire::{LOOK_AGAIN, REFUSED_PAUSE};
 use super::api::{Compare, Delete, Get, KeyValue, Put, Step, Txn, end_of};
 use super::fault::Fault;
 use super::keys::{Keys, StoredValue, is_of_a_recipe, name_of};
+use super::watches::{Interest, Woken};
 use crate::engine::Break;
 use crate::engines::details;
+use crate::engines::observed::Look;
 use crate::engines::queue::{Entry, Queue};
 use crate::engines::stranger::{ASK_ANOTHER, another};
-use crate::error::BreakError;
+use crate::error::{BreakError, InspectError};
 use crate::info::{LockInfo, Member};
+use crate::random;
 
 /// So many keys are looked at in one step of a list.
 const STEP: i64 = 5000;
@@ -23,6 +28,8 @@ const AT_ONCE: usize = 50;
 
 /// All who hold a lock or wait for it.
 struct Members {
+    /// The moment.
+    revision: i64,
     queue: Queue,
     /// What each has written, by what it is called.
     texts: HashMap<String, Vec<u8>>,
@@ -37,6 +44,23 @@ impl Members {
         };
         ours().unwrap_or_else(|| another(entry.node.as_bytes()))
     }
+
+    fn info(self, name: LockName) -> LockInfo {
+        let mut info = LockInfo::free(name);
+        for (place, entry) in self.queue.entries().iter().enumerate() {
+            let mut member = self.member(entry);
+            if self.queue.waits_for(place).is_none() {
+                member.token = Some(token(entry));
+                info.holders.push(member);
+            } else {
+                info.waiters.push(member);
+            }
+        }
+        info.last_token = info.holders.iter().filter_map(|member| member.token).max();
+        let stands = |writer| self.queue.has(writer);
+        info.value = self.value.kept.map(|kept| kept.value(stands)).unwrap_or_default();
+        info
+    }
 }
 
 fn token(entry: &Entry) -> FencingToken {
@@ -47,11 +71,13 @@ impl EtcdEngine {
     async fn members(&self, keys: &Keys) -> Result<Members, Fault> {
         let both = [Get::prefix(keys.below.as_str()), Get::key(keys.value.as_str())];
         let answer = self.link.txn(Txn::new().and_then(both.map(Step::from))).await?.answer;
+        let revision = answer.revision();
         let Ok([all, value]) = <[_; 2]>::try_from(answer.found()) else { return Err(Fault::too_little()) };
         let queue = keys.queue(&all.kvs);
         let called = |key: Vec<u8>| String::from_utf8(key.strip_prefix(keys.below.as_bytes())?.to_vec()).ok();
         let text = |kv: KeyValue| Some((called(kv.key)?, kv.value));
         Ok(Members {
+            revision,
             queue,
             texts: all.kvs.into_iter().filter_map(text).collect(),
             value: StoredValue::read(&value)?,
@@ -60,22 +86,27 @@ impl EtcdEngine {
 
     pub(super) async fn look_at(&self, name: LockName) -> Result<LockInfo, Fault> {
         let keys = self.keys(&name)?;
+        Ok(self.members(&keys).await?.info(name))
+    }
+
+    /// The lock as it is, and when that changes.
+    pub(super) async fn look_and_watch(self: Arc<Self>, name: LockName) -> Result<Look, InspectError> {
+        let keys = self.keys(&name)?;
         let members = self.members(&keys).await?;
-        let mut info = LockInfo::free(name);
-        let queue = &members.queue;
-        for (place, entry) in queue.entries().iter().enumerate() {
-            let mut member = members.member(entry);
-            if queue.waits_for(place).is_none() {
-                member.token = Some(token(entry));
-                info.holders.push(member);
-            } else {
-                info.waiters.push(member);
+        let from = members.revision + 1;
+        let mut watched = self.keeper.watches.watch(keys.below, from, Interest::AnyChangeBelow);
+        let clock = self.context.clock.clone();
+        let change = Box::pin(async move {
+            let look_again = clock.sleep_until(clock.now() + random::jittered(LOOK_AGAIN));
+            let woken = tokio::select! {
+                woken = watched.woken() => woken,
+                () = look_again => Woken::Changed,
+            };
+            if woken == Woken::Look {
+                clock.sleep_until(clock.now() + random::jittered(REFUSED_PAUSE)).await;
             }
-        }
-        info.last_token = info.holders.iter().filter_map(|member| member.token).max();
-        let stands = |writer| queue.has(writer);
-        info.value = members.value.kept.map(|kept| kept.value(stands)).unwrap_or_default();
-        Ok(info)
+        });
+        Ok(Look { info: members.info(name), change })
     }
 
     /// The names of the locks below a prefix that are held or waited for. It goes through all keys there, some at a time.

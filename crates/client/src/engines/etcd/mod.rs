@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
+use futures_util::stream::BoxStream;
 use tenure_table::{LockName, ModeSet};
 
 use self::address::Address;
@@ -45,6 +46,7 @@ use crate::engine::{
     AcquireRequest, Break, Engine, EngineContext, Grant, Granted, Remembered, Start, Withdrawn,
 };
 use crate::engines::details::ProcessInfo;
+use crate::engines::observed::{acquire_with_notices, observe};
 use crate::engines::session::HasSession;
 use crate::error::{
     AcquireError, BreakError, ConnectError, EngineError, InspectError, LostReason, ReleaseError,
@@ -86,7 +88,9 @@ impl EtcdEngine {
             sessions: true,
             fencing: true,
             fair: true,
+            notices: true,
             visible_waiters: true,
+            observes: true,
             breaking: Breaking::Force,
             expiry: Expiry::Lease,
             waking: Waking::One,
@@ -147,7 +151,8 @@ impl Engine for EtcdEngine {
         self: Arc<Self>,
         request: AcquireRequest,
     ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
-        Box::pin(self.wait_for(request))
+        let context = self.context.clone();
+        acquire_with_notices(self, &context, request, Self::wait_for)
     }
 
     fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>> {
@@ -210,6 +215,10 @@ impl Engine for EtcdEngine {
             locks.retain(|lock| !lock.is_unused());
             Ok(locks)
         })
+    }
+
+    fn observe(self: Arc<Self>, name: LockName) -> BoxStream<'static, Result<LockInfo, InspectError>> {
+        observe(move || Box::pin(self.clone().look_and_watch(name.clone())))
     }
 
     fn break_lock(

@@ -28,6 +28,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 pub(super) enum Interest {
     Deletion,
     AnyChange,
+    /// Of all keys that start so.
+    AnyChangeBelow,
 }
 
 /// Why somebody is woken.
@@ -225,6 +227,7 @@ impl State {
         Some(match watching.interest {
             Interest::Deletion => Watch::deletion(id, watching.key.as_str(), watching.from),
             Interest::AnyChange => Watch::any_change(id, watching.key.as_str(), watching.from),
+            Interest::AnyChangeBelow => Watch::any_change_below(id, watching.key.as_str(), watching.from),
         })
     }
 }

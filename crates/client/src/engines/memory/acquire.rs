@@ -7,7 +7,7 @@ use tenure_table::Refusal;
 use tokio::sync::oneshot;
 
 use super::server::{Delivery, REQUEST_LIMIT};
-use super::state::{Reply, Settled, State, UndoOutcome};
+use super::state::{Given, Reply, Settled, State, UndoOutcome};
 use super::{ENGINE, MemoryEngine, look, lost};
 use crate::engine::{AcquireRequest, Cancellation, Conversion, Granted};
 use crate::error::{AcquireError, ConvertError, EngineError, Lost, LostReason};
@@ -86,27 +86,38 @@ impl MemoryEngine {
     }
 
     pub(super) async fn get(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
+        let granted = self.get_all(&[request]).await?;
+        Ok(granted.into_iter().next().expect("one was asked for"))
+    }
+
+    /// Gets the locks of requests by one owner, at one instant. They have the same ttl, and are cancelled together.
+    pub(super) async fn get_all(
+        self: &Arc<Self>,
+        requests: &[AcquireRequest],
+    ) -> Result<Vec<Granted>, AcquireError> {
+        let Some(first) = requests.first() else { return Ok(Vec::new()) };
         let (settled, session) = loop {
-            let session = request.renews.then(|| self.session(request.ttl));
+            let session = first.renews.then(|| self.session(first.ttl));
             let acquire = |state: &mut State| {
-                state.acquire(&request, self.link, session.as_ref().map(|session| session.name()))
+                state.acquire(requests, self.link, session.as_ref().map(|session| session.name()))
             };
-            match self.ask(Some(&request.cancel), acquire).await.map_err(EngineError::from)? {
+            match self.ask(Some(&first.cancel), acquire).await.map_err(EngineError::from)? {
                 Reply::Settled(settled) => break (Some(settled), session),
-                Reply::Waits(answer) => break (settled(answer, &request.cancel).await, session),
+                Reply::Waits(answer) => break (settled(answer, &first.cancel).await, session),
                 Reply::NoSession => {}
             }
             if let Some(session) = session {
                 self.sessions.forget(&session);
             }
         };
+        let granted = |given: Given| match &session {
+            Some(session) => session.granted(given),
+            None => given.into(),
+        };
         match settled {
-            Some(Ok(given)) => Ok(match session {
-                Some(session) => session.granted(given),
-                None => given.into(),
-            }),
-            Some(Err(refusal)) => Err(look::not_acquired(&request, refusal)),
-            None => Err(request.not_granted()),
+            Some(Ok(given)) => Ok(given.into_iter().map(granted).collect()),
+            Some(Err(refusal)) => Err(look::not_acquired(first, refusal)),
+            None => Err(first.not_granted()),
         }
     }
 
@@ -127,7 +138,7 @@ impl MemoryEngine {
             Err(no_answer) => return Err(EngineError::from(no_answer).into()),
         };
         match settled {
-            Some(Ok(given)) => Ok(given.into()),
+            Some(Ok(given)) => Ok(given.into_iter().next().expect("one was converted").into()),
             Some(Err(refusal)) => Err(look::not_converted(&conversion, refusal)),
             None => self.change_back(&conversion, attempt, conversion.not_converted()),
         }

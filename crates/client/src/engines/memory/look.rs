@@ -72,6 +72,9 @@ fn cycle(members: &[TableMember]) -> Vec<CycleMember> {
 pub(super) fn not_acquired(request: &AcquireRequest, refusal: Refusal) -> AcquireError {
     let name = request.name.clone();
     match refusal {
+        Refusal::Busy { name } if matches!(request.not_granted(), AcquireError::Busy { .. }) => {
+            AcquireError::Busy { name }
+        }
         Refusal::Busy { .. } | Refusal::Cancelled => request.not_granted(),
         Refusal::Deadlock { cycle: members } => AcquireError::Deadlock { name, cycle: cycle(&members) },
         Refusal::NotCovered { held, asked, .. } => AcquireError::NotCovered { name, held, asked },

@@ -87,6 +87,7 @@ pub(crate) fn open_url(
         shared_owners: true,
         visible_waiters: true,
         observes: true,
+        atomic_sets: true,
         sessions: true,
         breaking: Breaking::Force,
         expiry: Expiry::Lease,
@@ -131,6 +132,13 @@ impl Engine for MemoryEngine {
         request: AcquireRequest,
     ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
         Box::pin(self.get(request))
+    }
+
+    fn acquire_all(
+        self: Arc<Self>,
+        requests: Vec<AcquireRequest>,
+    ) -> BoxFuture<'static, Result<Vec<Granted>, AcquireError>> {
+        Box::pin(async move { self.get_all(&requests).await })
     }
 
     fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tenure_table::{FencingToken, Mode};
 
-use super::{MARGIN, milliseconds};
+use super::{FIRST_RENEWAL, MARGIN, milliseconds};
 use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Granted};
 use crate::lease::Term;
@@ -78,7 +78,8 @@ impl Handed {
         let Self { token, lease, .. } = self;
         let term = Term::Lease { sent_at, ttl: lease, margin: MARGIN };
         let is_in_time = term.deadline()? > now + lease / 2;
-        (self.sent_at == sent_at && is_in_time).then(|| Granted::new(Some(token), term).until_renewed())
+        (self.sent_at == sent_at && is_in_time)
+            .then(|| Granted::new(Some(token), term).renewed_within(FIRST_RENEWAL))
     }
 }
 
@@ -97,7 +98,7 @@ mod tests {
         let handed = Handed::parse("17 1000000000007 5000").unwrap();
         let granted = handed.accept(sent_at, sent_at + Duration::from_secs(1)).unwrap();
         assert_eq!(granted.token, Some(FencingToken::new(17)));
-        assert!(granted.provisional);
+        assert!(granted.first_renewal.is_some());
         assert!(granted.term.deadline().unwrap() < sent_at + Duration::from_secs(5));
         let later = sent_at + Duration::from_nanos(1);
         assert!(handed.accept(later, later).is_none(), "it was given to an earlier request");

@@ -82,6 +82,10 @@ const FORM: Form = Form {
 /// Redis counts in milliseconds.
 pub(in crate::engines) const MARGIN: Duration = Duration::from_millis(1);
 
+/// A grant whose token is not yet written down, or whose lease is shorter than was asked for, is renewed this soon: by then, most locks are
+/// free again.
+const FIRST_RENEWAL: Duration = Duration::from_millis(100);
+
 /// So often, and after such a pause, a lock is looked at again whose token is not yet written down: its holder is about to do that.
 const YOUNG_LOOKS: u32 = 50;
 const YOUNG_PAUSE: Duration = Duration::from_millis(10);

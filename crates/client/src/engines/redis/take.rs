@@ -21,7 +21,7 @@ use super::RedisEngine;
 use super::acquire::granted;
 use super::entry::{NOT_YET, text_of};
 use super::link::{Answered, Request};
-use super::milliseconds;
+use super::{FIRST_RENEWAL, milliseconds};
 use crate::engine::{AcquireRequest, Granted};
 use crate::error::AcquireError;
 
@@ -57,7 +57,9 @@ impl RedisEngine {
         };
         match self.heard(request, &connection, answer)? {
             Ok(Answered { answer: (true, id, 0), repeated: false }) if let Some(token) = token(&id) => {
-                Ok(TakeReply::Granted(granted(request, sent_at, token, Value::default()).until_renewed()))
+                Ok(TakeReply::Granted(
+                    granted(request, sent_at, token, Value::default()).renewed_within(FIRST_RENEWAL),
+                ))
             }
             Ok(Answered { answer: (false, ..), repeated: false }) => Ok(TakeReply::Busy),
             Err(fault) if fault.what.is_silence() => Err(fault.into()),

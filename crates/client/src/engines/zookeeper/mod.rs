@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join, join_all};
+use futures_util::stream::BoxStream;
 use tenure_table::{GrantId, LockName, Mode, ModeSet};
 use zookeeper_client::{CreateMode, Error};
 
@@ -44,6 +45,7 @@ use crate::engine::{
 };
 use crate::engines::details::ProcessInfo;
 use crate::engines::kept_value::KeptValue;
+use crate::engines::observed::{Look, acquire_with_notices, observe};
 use crate::engines::session::{HasSession, Held, InUse, Sessions};
 use crate::engines::stranger::ASK_ANOTHER;
 use crate::error::{
@@ -52,6 +54,7 @@ use crate::error::{
 };
 use crate::info::{LockInfo, Member};
 use crate::lease::{Term, Ttl};
+use crate::random;
 use crate::url::EngineUrl;
 
 /// The ways of locking with ZooKeeper.
@@ -103,7 +106,9 @@ impl ZooKeeperEngine {
             Recipe::Sequential => Capabilities {
                 modes: ModeSet::of(&Mode::ALL),
                 fair: true,
+                notices: true,
                 visible_waiters: true,
+                observes: true,
                 waking: Waking::One,
                 ..minimal("sequential")
             },
@@ -182,6 +187,29 @@ impl ZooKeeperEngine {
             Err(fault) if fault.what() == What::SessionOver => Err(lost(LostReason::Disconnected)),
             Err(fault) => Err(self.told(fault).into()),
         }
+    }
+
+    /// The lock as it is, and when those who hold it or wait for it are others.
+    async fn look_and_watch(self: Arc<Self>, name: LockName) -> Result<Look, InspectError> {
+        let link = self.link(Ttl::DEFAULT).await?;
+        let lock = self.address.root.lock(&name);
+        let looking = async {
+            // Before the look, so that no change is missed.
+            let watcher = link.watch_children(&lock).await?;
+            Ok((watcher, link.inspect(name).await?))
+        };
+        let (watcher, info) = self.answer(looking).await.map_err(|fault| self.told(fault))?;
+        let clock = self.context.clock.clone();
+        let change = Box::pin(async move {
+            let session = link.session();
+            tokio::select! {
+                _ = watcher.changed() => {}
+                () = session.ended().cancelled() => {}
+                // No observer relies on its watch alone.
+                () = clock.sleep_until(clock.now() + random::jittered(session.timeout())) => {}
+            }
+        });
+        Ok(Look { info, change })
     }
 
     /// Writes a value, or takes it away if there is nothing in it.
@@ -281,7 +309,8 @@ impl Engine for ZooKeeperEngine {
         self: Arc<Self>,
         request: AcquireRequest,
     ) -> BoxFuture<'static, Result<Granted, AcquireError>> {
-        Box::pin(self.wait_for(request))
+        let context = self.context.clone();
+        acquire_with_notices(self, &context, request, Self::wait_for)
     }
 
     fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>> {
@@ -405,6 +434,10 @@ impl Engine for ZooKeeperEngine {
             let link = self.link(Ttl::DEFAULT).await?;
             Ok(link.list(&prefix).await.map_err(|fault| self.told(fault))?)
         })
+    }
+
+    fn observe(self: Arc<Self>, name: LockName) -> BoxStream<'static, Result<LockInfo, InspectError>> {
+        observe(move || Box::pin(self.clone().look_and_watch(name.clone())))
     }
 
     fn break_lock(

@@ -1,6 +1,7 @@
 //! The state of a store: the lock table, the leases of its grants, and what is not yet told.
 //!
-//! A grant's table session has the grant's id. It is there from the request on, and its lease begins with the grant: who waits does not expire.
+//! Each request for a lock has a session of the table, which one grant, or those of one set of locks, share. It is there from the request on, and
+//! its lease begins with the grant: who waits does not expire.
 
 mod requests;
 
@@ -27,7 +28,9 @@ pub(super) struct State {
     /// The instant of this step.
     now: BootTime,
     table: Table,
-    grants: HashMap<SessionId, Entry>,
+    grants: HashMap<GrantId, Entry>,
+    /// The table's sessions.
+    requests: HashMap<SessionId, TableSession>,
     /// The sessions of clients.
     sessions: HashMap<u128, ClientSession>,
     /// What ends when.
@@ -43,20 +46,28 @@ pub(super) struct State {
     messages: Vec<(LinkId, Message)>,
 }
 
+/// A session of the table, for one request.
+#[derive(Debug, Default)]
+struct TableSession {
+    epoch: u64,
+    /// The number of the last request in it.
+    number: u64,
+    grants: BTreeSet<GrantId>,
+}
+
 /// A grant, or a request for one that waits.
 #[derive(Debug)]
 struct Entry {
     name: LockName,
+    session: SessionId,
     ttl: Duration,
     /// The client's session that keeps it alive once it is granted, if it has no lease of its own.
     hangs_on: Option<u128>,
     /// From when on its lease counts; nothing while it waits.
     since: Option<BootTime>,
-    epoch: u64,
-    /// The number of its last request.
-    number: u64,
     link: LinkId,
     events: GrantEvents,
+    /// Of several that are to be granted together, the first has it.
     waits: Option<Waits>,
     /// Its last conversion, if that may have to be undone.
     conversion: Option<u64>,
@@ -66,7 +77,7 @@ struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     /// The lease of a grant.
-    Lease(SessionId),
+    Lease(GrantId),
     /// The session of a client.
     Session(u128),
     /// What a dead grant left standing.
@@ -78,6 +89,8 @@ enum End {
 struct Waits {
     number: u64,
     converts: bool,
+    /// What it waits for, in the order of the answer.
+    grants: Vec<GrantId>,
     answer: oneshot::Sender<Settled>,
 }
 
@@ -110,8 +123,8 @@ impl Message {
     }
 }
 
-/// How a request for a lock or a mode ended.
-pub(super) type Settled = Result<Given, Refusal>;
+/// How a request for locks or a mode ended.
+pub(super) type Settled = Result<Vec<Given>, Refusal>;
 
 /// What a holder gets.
 #[derive(Debug)]
@@ -138,7 +151,7 @@ struct ClientSession {
     ttl: Duration,
     since: BootTime,
     /// What hangs on it.
-    grants: BTreeSet<SessionId>,
+    grants: BTreeSet<GrantId>,
     /// How often it was kept alive without any.
     idle_rounds: u32,
 }
@@ -159,6 +172,7 @@ impl From<Given> for Granted {
     }
 }
 
+/// The table's session for a request, by its first grant.
 const fn session_of(grant: GrantId) -> SessionId {
     SessionId::from_u128(grant.as_u128())
 }
@@ -170,7 +184,12 @@ fn milliseconds(duration: Duration) -> u64 {
 impl State {
     pub(super) fn new(time: Time) -> Self {
         // Each grant has a session, and one session observes for all clients: how much there may be is for a test's memory to say.
-        let limits = Limits { sessions: u32::MAX, observed_per_session: u32::MAX, ..Limits::default() };
+        let limits = Limits {
+            sessions: u32::MAX,
+            observed_per_session: u32::MAX,
+            items_per_request: u32::MAX,
+            ..Limits::default()
+        };
         let mut table = Table::new(limits, random::seed());
         let operator = session_of(random::grant_id());
         table.apply(Command::OpenSession { session: operator, ttl_ms: 0, label: None }, &mut Vec::new());
@@ -179,6 +198,7 @@ impl State {
             time,
             table,
             grants: HashMap::new(),
+            requests: HashMap::new(),
             sessions: HashMap::new(),
             ends: BTreeSet::new(),
             operator,
@@ -206,18 +226,20 @@ impl State {
         {
             self.ends.pop_first();
             match end {
-                End::Lease(session) => self.expire(session),
+                End::Lease(grant) => self.expire(grant),
                 End::Session(id) => {
                     let grants = self.sessions.remove(&id).map(|session| session.grants);
-                    grants.into_iter().flatten().for_each(|session| self.expire(session));
+                    grants.into_iter().flatten().for_each(|grant| self.expire(grant));
                 }
                 End::Delay(grant) => self.apply(Command::EndDelay { grant }),
             }
         }
     }
 
-    fn expire(&mut self, session: SessionId) {
-        if let Some(epoch) = self.grants.get(&session).map(|entry| entry.epoch) {
+    /// Ends what was asked for together with this grant.
+    fn expire(&mut self, grant: GrantId) {
+        let Some(session) = self.grants.get(&grant).map(|entry| entry.session) else { return };
+        if let Some(epoch) = self.requests.get(&session).map(|request| request.epoch) {
             self.apply(Command::ExpireSession { session, epoch });
         }
     }
@@ -266,27 +288,29 @@ impl State {
     }
 
     /// Begins a lease, or lengthens it by its ttl from now.
-    fn keep(&mut self, session: SessionId) {
-        self.apply(Command::KeepSession { session });
-        if let Some(entry) = self.grants.get_mut(&session) {
+    fn keep(&mut self, grant: GrantId) {
+        if let Some(session) = self.grants.get(&grant).map(|entry| entry.session) {
+            self.apply(Command::KeepSession { session });
+        }
+        if let Some(entry) = self.grants.get_mut(&grant) {
             let client = entry.hangs_on.and_then(|id| self.sessions.get_mut(&id));
             if let Some(client) = client {
-                client.grants.insert(session);
+                client.grants.insert(grant);
                 entry.since = Some(self.now);
                 return;
             }
             // Its client was not heard of for so long that its session ended while this waited.
             entry.hangs_on = None;
             if let Some(end) = entry.end() {
-                self.ends.remove(&(end, End::Lease(session)));
+                self.ends.remove(&(end, End::Lease(grant)));
             }
             entry.since = Some(self.now);
-            self.ends.extend(entry.end().map(|end| (end, End::Lease(session))));
+            self.ends.extend(entry.end().map(|end| (end, End::Lease(grant))));
         }
     }
 
-    fn given(&self, session: SessionId, granted: tenure_table::Granted) -> Option<Given> {
-        let entry = self.grants.get(&session)?;
+    fn given(&self, grant: GrantId, granted: tenure_table::Granted) -> Option<Given> {
+        let entry = self.grants.get(&grant)?;
         // The table tells it with a conversion up only, and the common layer takes it with one sideways, too.
         let value = granted.value.map(Value::from).or_else(|| Some(self.table.inspect(&entry.name)?.value));
         let (term, in_session) = self.lease_of(entry)?;
@@ -302,11 +326,26 @@ impl State {
         }
     }
 
-    /// Has a session ask the table for something; the request's number, and the answer.
-    fn request(&mut self, session: SessionId, request: Request) -> (u64, Outcome) {
-        let Some(entry) = self.grants.get_mut(&session) else { return (0, Err(Refusal::NotHeld)) };
-        entry.number += 1;
-        let number = entry.number;
+    /// What the table granted.
+    fn all_given(&self, grants: &[GrantId], answer: Answer) -> Settled {
+        let all = match answer {
+            Answer::Granted(granted) => vec![granted],
+            Answer::GrantedAll(granted) => granted.to_vec(),
+            other => unreachable!("a request for locks is not answered with {other:?}"),
+        };
+        let given = |(grant, granted): (&GrantId, _)| self.given(*grant, granted).ok_or(Refusal::NotHeld);
+        grants.iter().zip(all).map(given).collect()
+    }
+
+    /// Asks the table for something about a grant; the request's number, and the answer.
+    fn request(&mut self, grant: GrantId, request: Request) -> (u64, Outcome) {
+        let Some(session) = self.grants.get(&grant).map(|entry| entry.session) else {
+            return (0, Err(Refusal::NotHeld));
+        };
+        let number = self.requests.get_mut(&session).map_or(0, |request| {
+            request.number += 1;
+            request.number
+        });
         (number, self.ask(session, number, request))
     }
 
@@ -336,27 +375,22 @@ impl State {
             match effect {
                 Effect::Answer { session, number, outcome } => self.settle(session, number, outcome),
                 Effect::SessionOpen { session, epoch } => {
-                    if let Some(entry) = self.grants.get_mut(&session) {
-                        entry.epoch = epoch;
+                    if let Some(request) = self.requests.get_mut(&session) {
+                        request.epoch = epoch;
                     }
                 }
                 // Whoever waits through it finds that nobody will answer.
                 Effect::SessionEnded { session, .. } => {
-                    let Some(entry) = self.grants.remove(&session) else { continue };
-                    if let Some(end) = entry.end() {
-                        self.ends.remove(&(end, End::Lease(session)));
-                    }
-                    if let Some(client) = entry.hangs_on.and_then(|id| self.sessions.get_mut(&id)) {
-                        client.grants.remove(&session);
-                    }
+                    let Some(request) = self.requests.remove(&session) else { continue };
+                    request.grants.into_iter().for_each(|grant| self.forget(grant));
                 }
-                Effect::LetGo { session, .. } => self.tell(session),
-                Effect::Lost { session, .. } => {
-                    self.tell(session);
-                    self.apply(Command::CloseSession { session });
+                Effect::LetGo { grant, .. } => self.tell(grant),
+                Effect::Lost { grant, .. } => {
+                    self.tell(grant);
+                    self.end(grant);
                 }
-                Effect::Wanted { session, mode, .. } => {
-                    if let Some(entry) = self.grants.get(&session) {
+                Effect::Wanted { grant, mode, .. } => {
+                    if let Some(entry) = self.grants.get(&grant) {
                         self.messages.push((entry.link, Message::Wanted(entry.events.clone(), mode)));
                     }
                 }
@@ -376,26 +410,63 @@ impl State {
         }
     }
 
-    fn tell(&mut self, session: SessionId) {
-        if let Some(entry) = self.grants.get(&session) {
+    /// Ends a grant, or gives up the request for it, whatever else was asked for with it.
+    fn end(&mut self, grant: GrantId) {
+        let Some(session) = self.grants.get(&grant).map(|entry| entry.session) else { return };
+        let together = self.requests.get(&session).map(|request| &request.grants);
+        let Some(together) = together.filter(|grants| grants.len() > 1) else {
+            self.apply(Command::CloseSession { session });
+            return;
+        };
+        let waits = |grant: &GrantId| self.grants.get(grant)?.waits.as_ref().filter(|waits| !waits.converts);
+        if let Some(number) = together.iter().find_map(waits).map(|waits| waits.number) {
+            // With this one, all are given up.
+            let _ = self.request(grant, Request::Cancel { number });
+        } else {
+            let _ = self.request(grant, Request::Release { grant, value: None });
+            self.forget(grant);
+        }
+    }
+
+    /// The table does not know this grant any more.
+    fn forget(&mut self, grant: GrantId) {
+        let Some(entry) = self.grants.remove(&grant) else { return };
+        if let Some(end) = entry.end() {
+            self.ends.remove(&(end, End::Lease(grant)));
+        }
+        if let Some(client) = entry.hangs_on.and_then(|id| self.sessions.get_mut(&id)) {
+            client.grants.remove(&grant);
+        }
+        if let Some(request) = self.requests.get_mut(&entry.session) {
+            request.grants.remove(&grant);
+        }
+    }
+
+    fn tell(&mut self, grant: GrantId) {
+        if let Some(entry) = self.grants.get(&grant) {
             self.messages.push((entry.link, Message::Lost(entry.events.clone())));
         }
     }
 
     /// Takes in the last answer to a request that waited.
     fn settle(&mut self, session: SessionId, number: u64, outcome: Outcome) {
-        let Some(entry) = self.grants.get_mut(&session) else { return };
-        let Some(waits) = entry.waits.take_if(|waits| waits.number == number) else { return };
-        let link = entry.link;
+        if matches!(outcome, Ok(Answer::Queued { .. })) {
+            return;
+        }
+        let Some(request) = self.requests.get(&session) else { return };
+        let waiting = request.grants.iter().find_map(|grant| {
+            let entry = self.grants.get_mut(grant)?;
+            Some((entry.link, entry.waits.take_if(|waits| waits.number == number)?))
+        });
+        let Some((link, waits)) = waiting else { return };
         self.apply(Command::Acknowledge { session, number });
         let settled = match outcome {
-            Ok(Answer::Granted(granted)) => {
+            Ok(answer) => {
                 if !waits.converts {
-                    self.keep(session);
+                    waits.grants.iter().for_each(|grant| self.keep(*grant));
                 }
-                self.given(session, granted).ok_or(Refusal::NotHeld)
+                self.all_given(&waits.grants, answer)
             }
-            Ok(_) => return,
             Err(refusal) => {
                 if !waits.converts {
                     self.apply(Command::CloseSession { session });

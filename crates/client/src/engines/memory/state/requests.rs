@@ -5,14 +5,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_table::{
-    Acquire, Answer, Break as TableBreak, Command, GrantId, Limits, LockName, Mode, Outcome, Refusal,
-    Request, SessionId, Wait,
+    Acquire, AcquireAll, Answer, Break as TableBreak, Command, GrantId, Item, Limits, LockName, Mode,
+    Outcome, Refusal, Request, Wait,
 };
 use tokio::sync::{oneshot, watch};
 
 use super::super::look::{self, Calendar};
 use super::super::server::LinkId;
-use super::{ClientSession, End, Entry, Given, SessionRef, Settled, State, Waits, milliseconds, session_of};
+use super::{
+    ClientSession, End, Entry, Given, SessionRef, Settled, State, TableSession, Waits, milliseconds,
+    session_of,
+};
 use crate::engine::{AcquireRequest, Break, Conversion, Remembered, Start};
 use crate::error::LostReason;
 use crate::info::{LockInfo, Member};
@@ -48,19 +51,39 @@ const fn wait(waits: bool) -> Wait {
     if waits { Wait::Queue } else { Wait::Try }
 }
 
+/// What the table is asked for: all that stands for one request is the same in each.
+fn asked_of_table(first: &AcquireRequest, requests: &[AcquireRequest]) -> Request {
+    let most = Limits::default().label_bytes as usize;
+    let label = first.label.as_deref().map(|label| label[..label.floor_char_boundary(most)].into());
+    let (wait, lock_delay_ms) = (wait(first.waits()), whole_milliseconds(first.lock_delay));
+    let AcquireRequest { grant, ref name, mode, owner, notify, .. } = *first;
+    if requests.len() == 1 {
+        let name = name.clone();
+        return Request::Acquire(Acquire { grant, name, mode, owner, wait, label, lock_delay_ms, notify });
+    }
+    let item = |request: &AcquireRequest| Item {
+        grant: request.grant,
+        name: request.name.clone(),
+        mode: request.mode,
+    };
+    let items = requests.iter().map(item).collect();
+    Request::AcquireAll(AcquireAll { owner, items, wait, label, lock_delay_ms, notify })
+}
+
 impl State {
+    /// Gets one lock, or several at one instant.
     pub(crate) fn acquire(
         &mut self,
-        request: &AcquireRequest,
+        requests: &[AcquireRequest],
         link: LinkId,
         hangs_on: Option<SessionRef>,
     ) -> Reply {
-        let session = session_of(request.grant);
-        let known = self.grants.contains_key(&session);
-        if let Some(waits) = self.grants.get_mut(&session).and_then(|entry| entry.waits.as_mut()) {
+        let Some(first) = requests.first() else { return Reply::Settled(Ok(Vec::new())) };
+        let known = self.grants.contains_key(&first.grant);
+        if let Some(waits) = self.grants.get_mut(&first.grant).and_then(|entry| entry.waits.as_mut()) {
             // It keeps its place, and the answer goes to this request.
-            if !request.waits() {
-                return Reply::Settled(Err(Refusal::Busy { name: request.name.clone() }));
+            if !first.waits() {
+                return Reply::Settled(Err(Refusal::Busy { name: first.name.clone() }));
             }
             let (answer, settled) = oneshot::channel();
             waits.answer = answer;
@@ -75,73 +98,67 @@ impl State {
             self.open_session(named);
         }
         if !known {
-            self.open(request, link, hangs_on.map(|named| named.id));
+            self.open(requests, link, hangs_on.map(|named| named.id));
         }
-        let acquire = Acquire {
-            grant: request.grant,
-            name: request.name.clone(),
-            mode: request.mode,
-            owner: request.owner,
-            wait: wait(request.waits()),
-            label: request.label.as_deref().map(|label| {
-                let most = Limits::default().label_bytes as usize;
-                label[..label.floor_char_boundary(most)].into()
-            }),
-            lock_delay_ms: whole_milliseconds(request.lock_delay),
-            notify: request.notify,
-        };
-        let (number, outcome) = self.request(session, Request::Acquire(acquire));
+        let (number, outcome) = self.request(first.grant, asked_of_table(first, requests));
+        let grants: Vec<_> = requests.iter().map(|request| request.grant).collect();
         match outcome {
-            Ok(Answer::Granted(granted)) => {
-                self.keep(session);
-                Reply::Settled(self.given(session, granted).ok_or(Refusal::NotHeld))
+            Ok(Answer::Queued { .. }) => Reply::Waits(self.wait_for(grants, number, false)),
+            Ok(answer) => {
+                for grant in &grants {
+                    self.keep(*grant);
+                }
+                Reply::Settled(self.all_given(&grants, answer))
             }
-            Ok(_) => Reply::Waits(self.wait_for(session, number, false)),
             Err(refusal) => {
                 // A second request for what a first one waits for leaves that alone.
                 if !known {
-                    self.apply(Command::CloseSession { session });
+                    self.apply(Command::CloseSession { session: session_of(first.grant) });
                 }
                 Reply::Settled(Err(refusal))
             }
         }
     }
 
-    /// Opens the session of a grant that is to be.
-    fn open(&mut self, request: &AcquireRequest, link: LinkId, hangs_on: Option<u128>) {
-        let (session, ttl) = (session_of(request.grant), request.ttl.get());
-        let entry = Entry {
-            name: request.name.clone(),
-            ttl,
-            hangs_on,
-            since: None,
-            epoch: 0,
-            number: 0,
-            link,
-            events: request.events.clone(),
-            waits: None,
-            conversion: None,
-        };
-        self.grants.insert(session, entry);
-        self.apply(Command::OpenSession { session, ttl_ms: milliseconds(ttl), label: None });
+    /// Opens the session of grants that are to be.
+    fn open(&mut self, requests: &[AcquireRequest], link: LinkId, hangs_on: Option<u128>) {
+        let Some(first) = requests.first() else { return };
+        let (session, ttl_ms) = (session_of(first.grant), milliseconds(first.ttl.get()));
+        let grants = requests.iter().map(|request| request.grant).collect();
+        self.requests.insert(session, TableSession { grants, ..TableSession::default() });
+        for request in requests {
+            let entry = Entry {
+                name: request.name.clone(),
+                session,
+                ttl: request.ttl.get(),
+                hangs_on,
+                since: None,
+                link,
+                events: request.events.clone(),
+                waits: None,
+                conversion: None,
+            };
+            self.grants.insert(request.grant, entry);
+        }
+        self.apply(Command::OpenSession { session, ttl_ms, label: None });
     }
 
-    fn wait_for(&mut self, session: SessionId, number: u64, converts: bool) -> oneshot::Receiver<Settled> {
+    fn wait_for(&mut self, grants: Vec<GrantId>, number: u64, converts: bool) -> oneshot::Receiver<Settled> {
         let (answer, settled) = oneshot::channel();
-        if let Some(entry) = self.grants.get_mut(&session) {
-            entry.waits = Some(Waits { number, converts, answer });
+        if let Some(entry) = grants.first().and_then(|first| self.grants.get_mut(first)) {
+            entry.waits = Some(Waits { number, converts, grants, answer });
         }
         settled
     }
 
     /// Gives up what a grant holds and waits for, whatever that is.
     pub(crate) fn withdraw(&mut self, grant: GrantId) {
-        self.apply(Command::CloseSession { session: session_of(grant) });
+        self.end(grant);
     }
 
     /// Frees a grant; whether it was held.
     pub(crate) fn release(&mut self, grant: GrantId) -> bool {
-        let held = self.grants.get(&session_of(grant)).is_some_and(|entry| entry.since.is_some());
+        let held = self.grants.get(&grant).is_some_and(|entry| entry.since.is_some());
         if held {
             self.withdraw(grant);
         }
@@ -149,10 +166,9 @@ impl State {
     }
 
     pub(crate) fn renew(&mut self, grant: GrantId) -> Option<Term> {
-        let session = session_of(grant);
-        self.grants.get(&session)?.since?;
-        self.keep(session);
-        Some(self.lease_of(self.grants.get(&session)?)?.0)
+        self.grants.get(&grant)?.since?;
+        self.keep(grant);
+        Some(self.lease_of(self.grants.get(&grant)?)?.0)
     }
 
     fn open_session(&mut self, named: SessionRef) {
@@ -178,49 +194,47 @@ impl State {
 
     pub(crate) fn convert(&mut self, conversion: &Conversion, attempt: u64) -> Reply {
         let (grant, wait) = (conversion.grant.id, wait(conversion.waits));
-        let session = session_of(grant);
         let (number, outcome) =
-            self.request(session, Request::Convert { grant, to: conversion.to, wait, value: None });
+            self.request(grant, Request::Convert { grant, to: conversion.to, wait, value: None });
         match outcome {
-            Ok(Answer::Granted(granted)) => {
-                self.note_conversion(session, attempt);
-                Reply::Settled(self.given(session, granted).ok_or(Refusal::NotHeld))
+            Ok(Answer::Queued { .. }) => {
+                self.note_conversion(grant, attempt);
+                Reply::Waits(self.wait_for(vec![grant], number, true))
             }
-            Ok(_) => {
-                self.note_conversion(session, attempt);
-                Reply::Waits(self.wait_for(session, number, true))
+            Ok(answer) => {
+                self.note_conversion(grant, attempt);
+                Reply::Settled(self.all_given(&[grant], answer))
             }
             Err(refusal) => Reply::Settled(Err(refusal)),
         }
     }
 
-    fn note_conversion(&mut self, session: SessionId, attempt: u64) {
-        if let Some(entry) = self.grants.get_mut(&session) {
+    fn note_conversion(&mut self, grant: GrantId, attempt: u64) {
+        if let Some(entry) = self.grants.get_mut(&grant) {
             entry.conversion = Some(attempt);
         }
     }
 
     /// Takes back a conversion from this mode, unless another one has followed it.
     pub(crate) fn undo_conversion(&mut self, grant: GrantId, attempt: u64, from: Mode) -> UndoOutcome {
-        let session = session_of(grant);
-        let Some(entry) = self.grants.get_mut(&session) else { return UndoOutcome::Lost };
+        let Some(entry) = self.grants.get_mut(&grant) else { return UndoOutcome::Lost };
         if entry.conversion.take_if(|last| *last == attempt).is_none() {
             return UndoOutcome::Old;
         }
         if let Some(number) = entry.waits.as_ref().map(|waits| waits.number) {
             // It waits, so it can be given up.
-            let _ = self.request(session, Request::Cancel { number });
+            let _ = self.request(grant, Request::Cancel { number });
             return UndoOutcome::Old;
         }
         let back = Request::Convert { grant, to: from, wait: Wait::Try, value: None };
-        match self.request(session, back).1 {
+        match self.request(grant, back).1 {
             Ok(_) => UndoOutcome::Old,
             Err(_) => self.as_it_stands(grant).map_or(UndoOutcome::Lost, UndoOutcome::New),
         }
     }
 
     fn as_it_stands(&self, grant: GrantId) -> Option<Given> {
-        let entry = self.grants.get(&session_of(grant))?;
+        let entry = self.grants.get(&grant)?;
         let view = self.table.inspect(&entry.name)?;
         let holder = view.holders.iter().find(|holder| holder.grant == grant)?;
         let (term, in_session) = self.lease_of(entry)?;
@@ -228,12 +242,12 @@ impl State {
     }
 
     pub(crate) fn set_value(&mut self, grant: GrantId, bytes: Bytes) -> Result<(), Refusal> {
-        self.request(session_of(grant), Request::SetValue { grant, bytes }).1.map(drop)
+        self.request(grant, Request::SetValue { grant, bytes }).1.map(drop)
     }
 
     pub(crate) fn remember(&mut self, grant: GrantId, start: Start) -> Result<Remembered, Refusal> {
         let (ago_ms, window_ms) = (milliseconds(start.ago), whole_milliseconds(start.window));
-        match self.request(session_of(grant), Request::Remember { grant, ago_ms, window_ms }).1? {
+        match self.request(grant, Request::Remember { grant, ago_ms, window_ms }).1? {
             Answer::AlreadyStarted { ago_ms } => {
                 Ok(Remembered::Already { ago: Duration::from_millis(ago_ms) })
             }
@@ -268,7 +282,7 @@ impl State {
             Break::Ask => TableBreak::Ask,
             Break::Force => {
                 // Here, and not by a message: nobody gets it before this step is over.
-                for entry in holders.iter().filter_map(|holder| self.grants.get(&holder.session)) {
+                for entry in holders.iter().filter_map(|holder| self.grants.get(&holder.grant)) {
                     if self.is_open(entry.link) {
                         entry.events.lost(LostReason::Broken);
                     }
@@ -305,6 +319,8 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use tenure_table::LockName;
 
     use super::*;
@@ -317,7 +333,7 @@ mod tests {
         let mut state = State::new(Time::Moved(ManualClock::new()));
         let mut request = AcquireRequest::new(LockName::parse("a").unwrap());
         request.mode = Mode::Pr;
-        let Reply::Settled(Ok(_)) = state.acquire(&request, LinkId::DIRECT, None) else {
+        let Reply::Settled(Ok(_)) = state.acquire(from_ref(&request), LinkId::DIRECT, None) else {
             panic!("it is free")
         };
         let up = || Conversion::new(request.granted(None), Mode::Ex, false, Cancellation::new());

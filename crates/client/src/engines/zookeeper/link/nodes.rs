@@ -165,6 +165,24 @@ impl Link {
         }
     }
 
+    /// A watch on who holds a lock or waits for it, also if there is no node of the lock yet.
+    pub(in crate::engines::zookeeper) async fn watch_children(
+        &self,
+        lock: &str,
+    ) -> Result<OneshotWatcher, Fault> {
+        loop {
+            match self.client.list_and_watch_children(lock).await {
+                Ok((_, watcher)) => return Ok(watcher),
+                Err(Error::NoNode) => {}
+                Err(error) => return Err(error.into()),
+            }
+            // Made meanwhile, it can be watched.
+            if let (None, watcher) = self.client.check_and_watch_stat(lock).await? {
+                return Ok(watcher);
+            }
+        }
+    }
+
     /// Makes an entry in the queue of a lock, or finds the one that this grant has. Goes on until that is known, at the latest with the end of
     /// the session. And [looks](Self::and_look) at the lock just after that.
     pub(in crate::engines::zookeeper) async fn enter(
