@@ -5,6 +5,7 @@
 
 mod bench;
 mod dependencies;
+mod links;
 mod packages;
 mod peers;
 mod programs;

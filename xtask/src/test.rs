@@ -10,7 +10,7 @@ use std::{env, io, process};
 
 use crate::step::{Outcome, Steps, cargo, run as run_program, run_within};
 use crate::suites::Options;
-use crate::{dependencies, packages, peers, programs, suites, tools};
+use crate::{dependencies, links, packages, peers, programs, suites, tools};
 
 /// How long an example may take: each is something to read in a minute, and to watch in less.
 const EXAMPLE_LIMIT: Duration = Duration::from_mins(2);
@@ -37,6 +37,7 @@ const STEPS: &[Step] = &[
     step("packages", "install the Debian packages that are missing", |_| packages::ensure()),
     step("peers", "install the locks of other languages that ours are tested beside", |_| peers::ensure()),
     step("fmt", "the source is formatted", fmt),
+    step("links", "links in the documentation lead somewhere", |_| links::check()),
     step("dependencies", "licences, sources and bans of the dependencies", |_| dependencies::check()),
     step("deny", "the same, by cargo-deny", deny).only_with_full(),
     step("features", "each engine builds alone, and without any", features).only_with_full(),
@@ -158,7 +159,11 @@ fn examples(_: Options) -> Outcome {
     let programs = programs::build()?;
     for example in programs.iter().filter(|program| program.kind == programs::Kind::Example) {
         let mut command = Command::new(&example.executable);
-        command.current_dir(&example.folder).env("XDG_STATE_HOME", &state.0).stdin(Stdio::null());
+        command
+            .current_dir(&example.folder)
+            .env("XDG_STATE_HOME", &state.0)
+            .env_remove("TENURE_URL")
+            .stdin(Stdio::null());
         run_within(EXAMPLE_LIMIT, &mut command)?;
     }
     Ok(())
