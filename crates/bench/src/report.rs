@@ -1,4 +1,4 @@
-//! Tables that can be pasted into `docs/performance.md`.
+//! Tables that can be pasted into `docs/performance/measurements.md`.
 
 use std::time::Duration;
 

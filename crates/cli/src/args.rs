@@ -11,7 +11,7 @@ use tenure::{LockName, Mode};
 
 use crate::duration;
 
-/// Run a job under a lock, and see who holds what.
+/// Run a command under a distributed lock, and show holders and waiters.
 #[derive(Debug, Parser)]
 #[command(
     name = "tenure",
@@ -24,9 +24,9 @@ Examples:
   tenure run nightly-report -- echo \"one at a time\"
   tenure run --once-per 1m text-messages -- echo \"sent once, however many start this\"
   tenure ls
-  tenure who nightly-report || echo \"nobody holds it\"
+  tenure who nightly-report || echo \"it is free\"
 
-`tenure COMMAND --help` says more about one of them.
+`tenure COMMAND --help` shows the options and examples of one command.
 
 Exit codes:
   the command's own, or 128+n if signal n ended it
@@ -50,11 +50,11 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
-    /// The engine, as `file:/var/lib/myapp/locks`, `redis://host:6379/0`, `postgres://user@host/database` or `zookeeper://a,b,c/locks`; `file:` below the user's state directory if nothing is said [env: `TENURE_URL`]
+    /// The engine: `file:/var/lib/myapp/locks`, `redis://host:6379/0`, `postgres://user@host/database`, `zookeeper://a,b,c/locks` [env: `TENURE_URL`] [default: `file:` in the user's state directory]
     #[arg(long, global = true, value_name = "URL", value_hint = ValueHint::Url)]
     pub(crate) url: Option<OsString>,
 
-    /// The configuration file; else ~/.config/tenure/config.toml or /etc/tenure/config.toml, if there is one [env: `TENURE_CONFIG`]
+    /// The configuration file [env: `TENURE_CONFIG`] [default: ~/.config/tenure/config.toml or /etc/tenure/config.toml, if present]
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<OsString>,
 }
@@ -63,45 +63,46 @@ pub(crate) struct EngineArgs {
 pub(crate) enum Command {
     /// Run a command under a lock
     ///
-    /// Takes the lock, runs the command, releases the lock, and exits as the command did.
+    /// Acquires the lock, runs the command, releases the lock, and exits with the command's exit code.
     ///
-    /// The command and all that it starts are gone before anybody else gets the lock: also if the lock is lost, and if `tenure` is
-    /// killed, with -9 too. (What it leaves running when it ends by itself is left alone.) In its environment are `TENURE_LOCK`, `TENURE_TOKEN` (send it along with every write) and `TENURE_OWNER`. A
-    /// `tenure run` inside of it re-enters the locks that it holds.
+    /// The command and its child processes are gone before the next holder gets the lock, also if the lock is lost or `tenure` is killed
+    /// with -9. Processes that the command leaves running when it ends by itself are not touched. The environment of the command contains
+    /// `TENURE_LOCK`, `TENURE_TOKEN` (the fencing token: send it with every write) and `TENURE_OWNER`. A nested `tenure run` re-enters the
+    /// locks of the outer one.
     ///
-    /// How far a lock reaches is the engine's: with `file:`, to the processes of this host; with `redis:`, to all who reach that Redis.
+    /// With `file:` a lock excludes the processes of this host; with a server, all clients of that server.
     Run(RunArgs),
     /// List the locks that are held or waited for
     ///
-    /// On a terminal a table; else a line for each lock, its fields separated by tabs: name, mode, token, holders, held since, how many
-    /// wait. What is not known is `-`.
+    /// Prints a table on a terminal. Otherwise one line per lock, with fields separated by tabs: name, mode, token, holders, held since,
+    /// number of waiters. An unknown field is `-`.
     Ls(LsArgs),
-    /// Show who holds a lock and who waits for it
+    /// Show the holders and waiters of a lock
     ///
-    /// On a terminal a table, and the lock's value; else a line for each, its fields separated by tabs: `holder` or `waiter`, mode, token,
-    /// label, host, pid, since when, whether it is `present` or `gone`. A lock that nobody holds or waits for is no line at all.
+    /// Prints a table and the lock's value on a terminal. Otherwise one line per holder and waiter, with fields separated by tabs: `holder`
+    /// or `waiter`, mode, token, label, host, pid, since, `present` or `gone`. An unused lock has no lines.
     ///
-    /// The exit code is 1 if nobody holds the lock; then stderr says that it is free.
+    /// The exit code is 1 if the lock has no holder; stderr then says that it is free.
     Who(WhoArgs),
-    /// Show each change of a lock as it is seen
+    /// Show each change of a lock
     ///
-    /// Shows the lock as it is, and then each change, a line for each, until it is interrupted. It looks once in a while: who came and
-    /// went between two looks is not seen, but the token shows how many did.
+    /// Prints the current state of the lock, then one line per change, until it is interrupted. The lock is polled: a holder that comes and
+    /// goes between two polls is not shown, but the token shows that there was one.
     Watch(WatchArgs),
-    /// Ask the holder of a lock to let go, or take the lock away
+    /// Ask the holder of a lock to release it, or free it by force
     ///
-    /// A `tenure run` that is asked to let go kills its command, and exits with 76. Without --wait this command does not wait for that: a
-    /// holder with a lease hears of it at its next renewal, within a third of its ttl.
+    /// A `tenure run` that is asked to release its lock kills its command and exits with 76. A holder notices within a
+    /// third of its TTL, on ZooKeeper and etcd at once. Without --wait, this command does not wait for that.
     ///
-    /// With --force the engine frees the lock at once, although its holder may still act as the holder: only fencing tokens protect
-    /// the data then. An engine that cannot do that says which process to end instead, and the exit code is 73.
+    /// With --force the engine frees the lock at once. The old holder may still act as the holder for a while: only fencing tokens
+    /// protect the data then. An engine that cannot do this names the process to end instead, and the exit code is 73.
     Break(BreakArgs),
-    /// Make the tables that the engine needs, or print how
+    /// Create the tables that the engine needs, or print the statements
     ///
-    /// The engines on databases make their tables when they are first used. Where the user that runs the jobs may not do that, somebody
-    /// who may runs this once, or runs the statements that --print shows. What is there already is left as it is.
+    /// The engines on databases create their tables at first use. If the database user of the jobs may not create tables, an administrator
+    /// runs this once, or the statements that --print shows. Existing tables stay as they are.
     ///
-    /// Nothing is connected to with --print. The other engines need no tables.
+    /// --print does not connect. The other engines need no tables.
     Migrate(MigrateArgs),
     /// Print the completions for a shell
     Completions(CompletionsArgs),
@@ -110,7 +111,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// The lock that it is about.
+    /// The lock that the command works on.
     pub(crate) const fn name(&self) -> Option<&LockName> {
         match self {
             Self::Run(args) => Some(&args.name),
@@ -127,7 +128,7 @@ impl Command {
 Examples:
   tenure run nightly-report -- echo \"one at a time\"
   tenure run --wait 10s deploy -- echo \"waited ten seconds at most\"
-  tenure run --no-wait backup -- echo \"exit code 75 if somebody else runs it\"
+  tenure run --no-wait backup -- echo \"exit code 75 if it runs elsewhere\"
   tenure run --shared config -- cat /etc/hostname
   tenure run --once-per 1m text-messages -- echo \"sent once, however many start this\"
   tenure run --once-per 1h --retry-failed import -- sh -c 'echo \"with token $TENURE_TOKEN\"'
@@ -144,67 +145,67 @@ Exit codes:
   126, 127  the command cannot be run, or was not found")]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own, and is set by its name")]
 pub(crate) struct RunArgs {
-    /// What is locked: 1 to 512 bytes, `/` makes a path
+    /// The name of the lock: 1 to 512 bytes; `/` separates parts
     pub(crate) name: LockName,
 
     /// The command and its arguments
     #[arg(last = true, required = true, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 
-    /// How long connecting and waiting for the lock may take together; without a limit if no duration is given
+    /// The longest time for connecting and waiting for the lock together [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
 
-    /// Do not wait: exit with 75 if somebody else holds it, with 69 if the engine does not answer within 3s
+    /// Do not wait: exit with 75 if the lock is held, with 69 if the engine does not answer within 3s
     #[arg(long)]
     pub(crate) no_wait: bool,
 
-    /// Lock it in shared mode: together with others who do the same
+    /// Acquire the lock in shared mode, together with other shared holders
     #[arg(long, conflicts_with = "mode")]
     pub(crate) shared: bool,
 
-    /// How to lock it: NL, CR, CW, PR (shared), PW or EX (exclusive)
+    /// The lock mode: NL, CR, CW, PR (shared), PW or EX (exclusive)
     #[arg(long, default_value = "EX", value_name = "MODE")]
     pub(crate) mode: Mode,
 
-    /// How long the lock lives without renewal, which is done every third of it [default: 30s]
+    /// The time to live of the lock without renewal; it is renewed every third of it [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) ttl: Option<Duration>,
 
-    /// How long the lock may be held: the command gets TERM a grace before, and KILL at the end
+    /// The longest time to hold the lock: the command gets TERM one grace period before, and KILL at the end
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) max_hold: Option<Duration>,
 
-    /// How long before its end a lock that cannot be renewed is given up: the command gets TERM then, and KILL at the end
+    /// How long before its deadline a lock that cannot be renewed is given up: the command gets TERM then, and KILL shortly before the deadline
     /// [default, and at most: a third of the ttl or of --max-hold; no more than 10s by default]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) grace: Option<Duration>,
 
-    /// What the holder calls itself, for `tenure who`; the command's name if nothing is said
+    /// The label of the holder in `tenure who` [default: the command's name]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
 
-    /// Do not run if a run was begun less than this (less the spread) ago, by whomever, by the engine's clock
+    /// Do not run if a run on any host began less than this period (minus the spread) ago, by the engine's clock
     #[arg(long, value_name = "PERIOD", value_parser = duration::parse)]
     pub(crate) once_per: Option<Duration>,
 
-    /// How much earlier than after a full period the next run may begin [default: a tenth of the period]
+    /// How much earlier than a full period after the last run the next one may begin [default: a tenth of the period]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, requires = "once_per")]
     pub(crate) spread: Option<Duration>,
 
-    /// Count only runs that exited with 0, so that a failed one is tried again; else a run counts from its start
+    /// Count only runs that exited with 0, so that a failed run is repeated; by default a run counts from its start
     #[arg(long, requires = "once_per")]
     pub(crate) retry_failed: bool,
 
-    /// Exit with this if it has run already
+    /// The exit code if the job has run already
     #[arg(long, value_name = "CODE", default_value_t = 0, requires = "once_per")]
     pub(crate) already_run_exit: u8,
 
-    /// Say where the lock is, when it was acquired, with which token, and when it was released; twice, all that the library does
+    /// Print the engine, the acquire with its token, and the release; twice, also the log of the library
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
 
-    /// Say nothing but errors
+    /// Print only errors
     #[arg(short, long, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 }
@@ -216,7 +217,7 @@ Examples:
   tenure ls orders/
   tenure ls --json")]
 pub(crate) struct LsArgs {
-    /// Only those whose names start with this
+    /// List only names with this prefix
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
 
@@ -228,11 +229,11 @@ pub(crate) struct LsArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  tenure who nightly-report || echo \"nobody holds it\"
+  tenure who nightly-report || echo \"it is free\"
   tenure who --json stuck-job
 
 Exit codes:
-  0   somebody holds the lock
+  0   the lock is held
   1   the lock is free
   69  the engine cannot be reached")]
 pub(crate) struct WhoArgs {
@@ -253,15 +254,15 @@ pub(crate) struct WatchArgs {
     /// The lock
     pub(crate) name: LockName,
 
-    /// How often to look: every 10ms at most
+    /// The polling interval, at least 10ms
     #[arg(long, value_name = "DURATION", value_parser = watch_interval, default_value = "1s")]
     pub(crate) every: Duration,
 
-    /// How long to watch; until it is interrupted, if nothing is said
+    /// How long to watch [default: until interrupted]
     #[arg(long = "for", value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) limit: Option<Duration>,
 
-    /// Print a JSON object for each
+    /// Print one JSON object per line
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -272,22 +273,22 @@ Examples:
   tenure break stuck-job --wait 30s
 
 Exit codes:
-  0   the holders were asked to let go; with --wait, they have
-  1   nobody holds the lock
+  0   the holders were asked to release; with --wait, they have released
+  1   the lock is free
   64  bad usage or bad input
   69  the engine cannot be reached
   73  the engine cannot do what was asked
-  75  with --wait: a holder has not let go in that time")]
+  75  with --wait: a holder has not released in that time")]
 pub(crate) struct BreakArgs {
     /// The lock
     pub(crate) name: LockName,
 
-    /// Wait until the present holders have let go: for this long at most, or without a limit if no duration is given
+    /// Wait until the present holders have released, at most this long; without a duration, as long as it takes
     #[arg(long, value_name = "DURATION", value_parser = break_wait, conflicts_with = "force")]
     #[expect(clippy::option_option, reason = "to clap, this is an option whose value may be left out")]
     pub(crate) wait: Option<Option<Duration>>,
 
-    /// Free the lock at once, although its holder may still act as the holder
+    /// Free the lock at once; its holder may still act as the holder for a while
     #[arg(long)]
     pub(crate) force: bool,
 
@@ -310,7 +311,7 @@ Exit codes:
   77  the engine rejected the login, or a permission is missing
   78  the URL names a host or a database that does not exist")]
 pub(crate) struct MigrateArgs {
-    /// Print the statements, and do nothing
+    /// Print the statements without connecting
     #[arg(long)]
     pub(crate) print: bool,
 }
@@ -331,12 +332,12 @@ Examples:
   tenure man
   tenure man --folder man1")]
 pub(crate) struct ManArgs {
-    /// Where to write all pages; it is created if it is not there
+    /// The folder for all pages; it is created if it is missing
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub(crate) folder: Option<PathBuf>,
 }
 
-/// Reads how often to look.
+/// Reads a polling interval.
 fn watch_interval(text: &str) -> Result<Duration, String> {
     const SHORTEST: Duration = Duration::from_millis(10);
     let interval = duration::parse(text)?;

@@ -1,4 +1,4 @@
-//! What the table costs: `cargo bench -p tenure-table`. The figures, with the machine's load, are in `docs/performance.md`.
+//! What the table costs: `cargo bench -p tenure-table`. The figures, with the machine's load, are in `docs/performance/measurements.md`.
 //!
 //! Commands are made outside of what is measured, since a server gets them from its log. Effects go to a buffer that is used again.
 

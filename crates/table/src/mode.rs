@@ -23,7 +23,7 @@ pub enum Mode {
     Nl,
     /// Concurrent read: conflicts with EX alone.
     Cr,
-    /// Concurrent write: goes with other concurrent writers and readers.
+    /// Concurrent write: compatible with other concurrent writers and with concurrent readers.
     Cw,
     /// Protected read: the classic *shared* lock.
     Pr,

@@ -112,7 +112,7 @@ pub(crate) fn break_lock(url: &str, args: &BreakArgs) -> Result<u8, Failure> {
 /// Says whom the lock was taken from, or who was asked to let go.
 fn tell_broken(client: &Client, args: &BreakArgs, holders: &[Member]) -> Result<(), Failure> {
     let (name, now) = (short(&args.name), now(client));
-    let did = if args.force { "taken from" } else { "asked to let go" };
+    let did = if args.force { "taken from" } else { "asked to release it" };
     let line = |holder: &Member| {
         if on_terminal() {
             format!("{did}: {}\n", describe(holder, now))
@@ -126,7 +126,7 @@ fn tell_broken(client: &Client, args: &BreakArgs, holders: &[Member]) -> Result<
             "is free, and its holder may still act as the holder: only fencing tokens protect the data";
         say(format!("`{name}` {warning}"));
     } else if args.wait.is_none() {
-        let hint = "is held until its holder has heard of it and ended its work";
+        let hint = "is held until its holder has noticed and ended its work";
         say(format!("`{name}` {hint}: with --wait, this command waits for that"));
     }
     Ok(())

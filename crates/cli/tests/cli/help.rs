@@ -34,24 +34,6 @@ fn every_example_in_a_help_text_works() {
     assert!(seen > 15, "{seen}");
 }
 
-/// The blocks of shell commands in the documentation of the command, in the order in which they stand.
-#[test]
-fn every_command_in_the_documentation_works() {
-    let place = Place::new();
-    let text = include_str!("../../../../docs/cli.md");
-    let blocks = text.split("```sh\n").skip(1).map(|block| block.split_once("```").unwrap().0);
-    let lines: Vec<_> = blocks.flat_map(str::lines).collect();
-    assert!(lines.len() > 10);
-    for line in lines {
-        assert!(line.starts_with("tenure "), "{line}");
-        let output = place.program("sh").args(["-c", line]).output().unwrap();
-        let done = Done::of(&output);
-        assert!(output.status.success(), "{line}: {done:#?}");
-        let does_nothing = line.contains("not sent");
-        assert_eq!(done.out.is_empty(), does_nothing || line.starts_with("tenure ls"), "{line}: {done:#?}");
-    }
-}
-
 #[test]
 fn help_and_version_are_no_errors_and_nothing_is_one() {
     let place = Place::new();
