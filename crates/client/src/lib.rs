@@ -1,29 +1,82 @@
-//! Tenure: locks between tasks, processes and machines, on the engine that you already run.
+//! Distributed locks with deadlines and fencing tokens, on the store that you already run.
 //!
 //! ```
 //! # tokio::runtime::Runtime::new()?.block_on(async {
 //! # let dir = tempfile::tempdir()?;
 //! # let url = format!("file:{}", dir.path().display());
 //! let client = tenure::Client::connect(&url).await?;
-//!
-//! let guard = client.lock("orders/42").acquire().await?; // waits; exclusive
-//! println!("mine, with {:?}", guard.token()); // storage refuses older tokens
-//! println!("{:?}", guard.release().await?); // Released, or AlreadyLost and why
+//! let guard = client.lock("orders/42").acquire().await?; // waits in the queue; exclusive
+//! println!("fencing token {:?}", guard.token()); // the storage refuses older ones
+//! let shipped = guard.run(async { "shipped" }).await?; // cancelled if the lock is lost
+//! println!("{shipped}, {:?}", guard.release().await?); // Released, or AlreadyLost and why
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - A [`Guard`] is renewed in the background and knows when it is lost: [`Guard::check`], [`Guard::lost`],
-//!   [`Guard::run`]. Belief in a lock ends before the engine gives it to somebody else.
-//! - Every grant has a [`FencingToken`] where the engine has them, and storage that compares it is safe
-//!   even from a holder that sleeps through the loss of its lock.
-//! - What an engine cannot do it says ([`Capabilities`]), and refuses; it never quietly does less.
-//! - A job that a whole fleet starts runs [once in a period](Client::once_per), by the engine's clock.
-//! - Dropping a future or a guard leaves nothing behind.
-//! - What your program does when its lock is lost can be tested, without a server and without a sleep: [`memory`].
+//! - A [`Guard`] is renewed in the background. [`Guard::check`] fails from the guard's deadline on, and the deadline is always before the
+//!   expiry at the engine. [`Guard::lost`] and [`Guard::run`] report a loss as it happens.
+//! - Every exclusive grant has a [`FencingToken`] where the engine has them. Storage that compares tokens refuses a writer whose lock has
+//!   expired: [`fence`].
+//! - An engine declares its [`Capabilities`]. A request that needs more is refused with [`Unsupported`]; no engine silently does less.
+//! - [`Client::once_per`] runs a job once in a period, however many servers start it.
+//! - A dropped future or guard leaves neither a lock nor a waiter behind.
+//! - [`memory`] tests what a program does when its lock is lost, without a server and without sleeping. [`contract`] tests an engine.
+//! - [`blocking`] is the same API without async.
 //!
-//! What each engine promises, and what it assumes, is in `docs/guarantees.md`.
+//! # Engines
+//!
+//! [`Client::connect`] takes a URL. Each engine is a feature of this crate; `file` and `memory` are the default.
+//!
+//! | URL | feature | what it needs | a lock of a crashed holder is freed |
+//! | --- | --- | --- | --- |
+//! | `file:/path` | `file` | a local directory; locks between the processes of one host | by the kernel, at once |
+//! | `memory:name` | `memory` | nothing; locks within one process, for tests | when its lease expires |
+//! | `redis://host` | `redis` | one Redis | when its lease expires |
+//! | `redlock://a,b,c` | `redis` | three or five independent Redis servers | when its lease expires |
+//! | `postgres://user@host/db` | `postgres` | a PostgreSQL | when its lease expires, or its connection ends |
+//! | `mysql://user@host/db` | `mysql` | a MariaDB or MySQL | when its lease expires, or its connection ends |
+//! | `zookeeper://a,b,c` | `zookeeper` | a ZooKeeper ensemble | when its session expires |
+//! | `etcd://a,b,c` | `etcd` | an etcd cluster | when its lease expires |
+//!
+//! In the repository, `docs/choose-an-engine.md` compares them, `docs/guarantees.md` lists what each one assumes, and `docs/engines` has a page
+//! for each.
+//!
+//! # Other features
+//!
+//! | feature | adds |
+//! | --- | --- |
+//! | `engines` | all engines |
+//! | `http` | [`fence`] as a layer in front of an HTTP service |
+//! | `contract-tests` | [`contract`], the test suite for engines |
+//!
+//! # Errors
+//!
+//! Each operation has an error type of its own: [`AcquireError`], [`ReleaseError`], [`ConvertError`] and others in [`error`]. A lock that
+//! is held by another owner ([`AcquireError::Busy`]), a wait that has ended ([`AcquireError::TimedOut`]), a deadlock
+//! ([`AcquireError::Deadlock`]), a lost lock ([`Lost`]) and an engine that does not answer ([`EngineError::Unreachable`]) are different values.
+//!
+//! # Metrics, spans and events
+//!
+//! The crate records through [`metrics`](https://docs.rs/metrics) and [`tracing`](https://docs.rs/tracing). All names begin with `tenure`:
+//!
+//! | name | kind | labels |
+//! | --- | --- | --- |
+//! | `tenure_acquires_total` | counter | `engine`, `outcome`: granted, busy, `timed_out`, deadlock, failed |
+//! | `tenure_acquire_seconds` | histogram | `engine` |
+//! | `tenure_locks_held` | gauge | `engine` |
+//! | `tenure_renewals_total` | counter | `engine`, `outcome`: renewed, lost, failed |
+//! | `tenure_releases_total` | counter | `engine`, `outcome`: released, `not_held`, failed |
+//! | `tenure_losses_total` | counter | `engine`, `reason` |
+//! | `tenure_turns_total` | counter | `engine`, `outcome`: yours, `already_run`, failed |
+//! | `tenure.acquire` | span (debug) | `lock`, `mode`, `outcome`, `token`, `waited_ms` |
+//!
+//! With the Prometheus exporter of `metrics`, one held lock looks like this:
+//!
+//! ```text
+//! tenure_acquires_total{engine="redis",outcome="granted"} 1
+//! tenure_locks_held{engine="redis"} 1
+//! ```
 
 mod attempt;
 mod background;
