@@ -1,0 +1,427 @@
+//! The log: entries with an index, and a hard state.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::disk::{Disk, DiskFile};
+use crate::error::LogError;
+use crate::record::{ENTRY_HEADER, Record};
+use crate::sector::{self, PAYLOAD, SECTOR, Sector};
+use crate::segment::{self, Prepared, Preparer, Segment};
+
+/// Whose log it is. Each segment carries it, so that files of another log are refused.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Identity(pub [u8; 32]);
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Identity")
+    }
+}
+
+/// How a log is laid out.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The length of a segment in bytes, rounded down to whole sectors. A longer one costs more time to prepare and to recover, a shorter one
+    /// more changes of segment.
+    pub segment_bytes: u64,
+    /// How many bytes of the newest entries stay in memory.
+    pub memory_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { segment_bytes: 16 << 20, memory_bytes: 16 << 20 }
+    }
+}
+
+/// Changes that become durable together.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    truncate_from: Option<u64>,
+    hard_state: Option<Bytes>,
+    entries: Vec<Bytes>,
+}
+
+impl Batch {
+    /// One that changes nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Removes the entries from this index on, before the batch's own are appended.
+    #[must_use]
+    pub fn truncate_from(self, index: u64) -> Self {
+        Self { truncate_from: Some(index), ..self }
+    }
+
+    /// Replaces the hard state.
+    #[must_use]
+    pub fn hard_state(self, bytes: impl Into<Bytes>) -> Self {
+        Self { hard_state: Some(bytes.into()), ..self }
+    }
+
+    /// Appends an entry.
+    #[must_use]
+    pub fn entry(mut self, bytes: impl Into<Bytes>) -> Self {
+        self.entries.push(bytes.into());
+        self
+    }
+
+    /// Appends entries.
+    #[must_use]
+    pub fn entries(mut self, entries: impl IntoIterator<Item = Bytes>) -> Self {
+        self.entries.extend(entries);
+        self
+    }
+}
+
+/// Where an entry lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Location {
+    pub(crate) segment: u64,
+    /// The first sector of its batch.
+    pub(crate) sector: u64,
+    /// Where its bytes begin in the batch.
+    pub(crate) offset: usize,
+    pub(crate) length: usize,
+}
+
+/// What recovery found, and every batch since then has changed.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    /// The index of the first entry that is kept, or of the next one if there is none.
+    pub(crate) first: u64,
+    pub(crate) entries: VecDeque<Location>,
+    pub(crate) hard_state: Bytes,
+    /// The number of the last batch.
+    pub(crate) batch: u64,
+}
+
+impl Contents {
+    pub(crate) fn next(&self) -> u64 {
+        self.first + self.entries.len() as u64
+    }
+
+    pub(crate) fn truncate_from(&mut self, index: u64) {
+        self.entries.truncate(usize::try_from(index.saturating_sub(self.first)).unwrap_or(usize::MAX));
+    }
+
+    pub(crate) fn reset(&mut self, next: u64) {
+        self.entries.clear();
+        self.first = next;
+    }
+}
+
+/// The newest entries, in memory.
+#[derive(Debug, Default)]
+struct Tail {
+    /// The index of its first entry.
+    first: u64,
+    entries: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Tail {
+    fn push(&mut self, index: u64, bytes: Bytes, most: usize) {
+        if self.entries.is_empty() {
+            self.first = index;
+        }
+        self.bytes += bytes.len();
+        self.entries.push_back(bytes);
+        while self.bytes > most
+            && let Some(oldest) = self.entries.pop_front()
+        {
+            self.bytes -= oldest.len();
+            self.first += 1;
+        }
+    }
+
+    fn truncate_from(&mut self, index: u64) {
+        while self.first + self.entries.len() as u64 > index
+            && let Some(last) = self.entries.pop_back()
+        {
+            self.bytes -= last.len();
+        }
+    }
+
+    fn get(&self, index: u64) -> Option<&Bytes> {
+        self.entries.get(usize::try_from(index.checked_sub(self.first)?).ok()?)
+    }
+}
+
+/// A log on a disk.
+#[derive(Debug)]
+pub struct Log<D: Disk> {
+    disk: Arc<D>,
+    options: Options,
+    identity: Identity,
+    /// The oldest first. The last is written to.
+    segments: VecDeque<Segment<D::File>>,
+    preparer: Arc<Preparer<D>>,
+    contents: Contents,
+    tail: Tail,
+    failed: Option<String>,
+}
+
+impl<D: Disk> Log<D> {
+    pub(crate) fn recovered(
+        disk: Arc<D>,
+        options: Options,
+        identity: Identity,
+        segments: VecDeque<Segment<D::File>>,
+        spare: Option<Prepared<D::File>>,
+        contents: Contents,
+    ) -> Self {
+        let next = segments.back().map_or(1, |newest| newest.number + 1);
+        let preparer = Arc::new(Preparer::new(disk.clone(), options.length(), next, spare));
+        Self { disk, options, identity, segments, preparer, contents, tail: Tail::default(), failed: None }
+    }
+
+    /// The index of the first entry that is kept, or of the next one if there is none.
+    pub fn first(&self) -> u64 {
+        self.contents.first
+    }
+
+    /// The index that the next entry will have. The first entry of a new log has index 1.
+    pub fn next(&self) -> u64 {
+        self.contents.next()
+    }
+
+    /// The hard state; empty in a new log.
+    pub fn hard_state(&self) -> &Bytes {
+        &self.contents.hard_state
+    }
+
+    /// How many bytes the segments take on the disk.
+    pub fn bytes_on_disk(&self) -> u64 {
+        let count = self.segments.len() + usize::from(self.preparer.is_ready());
+        count as u64 * self.options.length()
+    }
+
+    /// Writes a batch and syncs it: when this returns, it is durable. With [`LogError::Full`], [`LogError::TooLong`] and [`LogError::Purged`]
+    /// nothing was written, and the log goes on. Every other error is final.
+    pub fn write(&mut self, batch: Batch) -> Result<(), LogError> {
+        self.check()?;
+        let first = self.contents.first;
+        if let Some(index) = batch.truncate_from.filter(|index| *index < first) {
+            return Err(LogError::Purged { index, first });
+        }
+        let mut body = Vec::new();
+        let mut records = Vec::new();
+        if let Some(from) = batch.truncate_from.filter(|from| *from < self.next()) {
+            records.push(Record::Truncate { from });
+        }
+        records.extend(batch.hard_state.map(Record::HardState));
+        let from = batch.truncate_from.map_or(self.next(), |from| from.min(self.next()));
+        records.extend((from..).zip(batch.entries).map(|(index, bytes)| Record::Entry { index, bytes }));
+        if records.is_empty() {
+            return Ok(());
+        }
+        for record in &records {
+            record.encode(&mut body);
+        }
+        let base = self.put(&body)?;
+        self.take_in(records, base);
+        Ok(())
+    }
+
+    /// Forgets all entries, and goes on with this index: after a snapshot that is ahead of the log. Durable when it returns.
+    pub fn reset(&mut self, next: u64) -> Result<(), LogError> {
+        self.check()?;
+        let mut body = Vec::new();
+        let record = Record::Reset { next };
+        record.encode(&mut body);
+        let base = self.put(&body)?;
+        self.take_in(vec![record], base);
+        self.remove_segments()
+    }
+
+    /// Lets go of the entries before this index. Whole segments are deleted, so some may still be there after a restart.
+    pub fn purge_before(&mut self, index: u64) -> Result<(), LogError> {
+        self.check()?;
+        let index = index.min(self.next());
+        while self.contents.first < index && self.contents.entries.pop_front().is_some() {
+            self.contents.first += 1;
+        }
+        self.remove_segments()
+    }
+
+    /// The bytes of the entries from `from` on, before `until`: at least one if there is one, and no more than `most_bytes` beside that one.
+    pub fn read(&self, from: u64, until: u64, most_bytes: usize) -> Result<Vec<Bytes>, LogError> {
+        if from < self.contents.first {
+            return Err(LogError::Purged { index: from, first: self.contents.first });
+        }
+        let mut found = Vec::new();
+        let mut bytes = 0;
+        for index in from..until.min(self.next()) {
+            let at = usize::try_from(index - self.contents.first).expect("as many entries fit into memory");
+            let location = self.contents.entries[at];
+            bytes += location.length;
+            if !found.is_empty() && bytes > most_bytes {
+                break;
+            }
+            found.push(match self.tail.get(index) {
+                Some(entry) => entry.clone(),
+                None => self.read_entry(location)?,
+            });
+        }
+        Ok(found)
+    }
+
+    /// Whether the next segment should be prepared: the present one is half full.
+    pub fn wants_segment(&self) -> bool {
+        let current = self.segments.back().expect("a log has a segment");
+        current.used * 2 >= current.sectors && !self.preparer.is_ready()
+    }
+
+    /// What prepares the next segment, on any thread.
+    pub fn preparer(&self) -> Arc<Preparer<D>> {
+        self.preparer.clone()
+    }
+
+    pub(crate) fn check(&self) -> Result<(), LogError> {
+        self.failed.clone().map_or(Ok(()), |why| Err(LogError::Failed(why)))
+    }
+
+    /// Writes and syncs a batch; where it lies, and how much stands before the given body.
+    pub(crate) fn put(&mut self, body: &[u8]) -> Result<Base, LogError> {
+        let start = Record::Start {
+            identity: self.identity,
+            next: self.next(),
+            hard_state: self.contents.hard_state.clone(),
+        };
+        let mut whole = Vec::new();
+        start.encode(&mut whole);
+        let before = whole.len();
+        whole.extend_from_slice(body);
+        let room =
+            usize::try_from(self.options.length() / SECTOR as u64).expect("a segment fits into memory");
+        if sector::sectors_of(whole.len()) > room {
+            return Err(LogError::TooLong { bytes: body.len(), limit: room * PAYLOAD - before });
+        }
+        let fits = |segment: &Segment<D::File>| {
+            segment.used > 0 && sector::sectors_of(body.len()) as u64 <= segment.free()
+        };
+        if self.segments.back().is_some_and(fits) {
+            return self.put_here(body, 0);
+        }
+        if self.segments.back().is_none_or(|segment| segment.used > 0) {
+            self.segments.push_back(Segment::new(self.preparer.take()?)?);
+        }
+        self.put_here(&whole, before)
+    }
+
+    fn put_here(&mut self, body: &[u8], before: usize) -> Result<Base, LogError> {
+        let batch = self.contents.batch + 1;
+        let segment = self.segments.back_mut().expect("there is one to write to");
+        let sector = segment.used;
+        let bytes = sector::encode(segment.number, sector, batch, body);
+        let written =
+            segment.file.write_at(sector * SECTOR as u64, &bytes).and_then(|()| segment.file.sync());
+        if let Err(error) = written {
+            // What of it is on the disk, and whether the kernel still has the rest, cannot be known.
+            let action = format!("writing to {}", segment::name(segment.number));
+            self.failed = Some(format!("{action}: {error}"));
+            return Err(LogError::disk(action, error));
+        }
+        segment.used += (bytes.len() / SECTOR) as u64;
+        self.contents.batch = batch;
+        Ok(Base { segment: segment.number, sector, before })
+    }
+
+    fn take_in(&mut self, records: Vec<Record>, base: Base) {
+        let mut offset = base.before;
+        for record in records {
+            let mut encoded = Vec::new();
+            match record {
+                Record::Entry { index, bytes } => {
+                    offset += ENTRY_HEADER;
+                    let (segment, sector, length) = (base.segment, base.sector, bytes.len());
+                    self.contents.entries.push_back(Location { segment, sector, offset, length });
+                    offset += length;
+                    let current = self.segments.back_mut().expect("it was written to");
+                    current.highest = current.highest.max(index);
+                    self.tail.push(index, bytes, self.options.memory_bytes);
+                    continue;
+                }
+                Record::Truncate { from } => {
+                    self.contents.truncate_from(from);
+                    self.tail.truncate_from(from);
+                }
+                Record::Reset { next } => {
+                    self.contents.reset(next);
+                    self.tail = Tail::default();
+                }
+                Record::HardState(ref bytes) => self.contents.hard_state = bytes.clone(),
+                Record::Start { .. } => unreachable!("only a segment begins with it"),
+            }
+            record.encode(&mut encoded);
+            offset += encoded.len();
+        }
+    }
+
+    /// Deletes the oldest segments while none of their entries is kept.
+    fn remove_segments(&mut self) -> Result<(), LogError> {
+        while self.segments.len() > 1
+            && let Some(oldest) = self.segments.front()
+            && oldest.highest < self.contents.first
+        {
+            let name = segment::name(oldest.number);
+            // The oldest first, each durably: what is left must have no gap.
+            let gone = self.disk.remove(&name).and_then(|()| self.disk.sync_folder());
+            if let Err(error) = gone {
+                let action = format!("deleting {name}");
+                self.failed = Some(format!("{action}: {error}"));
+                return Err(LogError::disk(action, error));
+            }
+            self.segments.pop_front();
+        }
+        Ok(())
+    }
+
+    fn read_entry(&self, location: Location) -> Result<Bytes, LogError> {
+        let Location { segment, sector, offset, length } = location;
+        let at = segment.checked_sub(self.segments[0].number).and_then(|at| usize::try_from(at).ok());
+        let segment =
+            at.and_then(|at| self.segments.get(at)).expect("a segment stays as long as an entry in it");
+        let (begin, end) = (offset / PAYLOAD, (offset + length).div_ceil(PAYLOAD).max(offset / PAYLOAD + 1));
+        let from = sector + begin as u64;
+        let mut sectors = vec![0; (end - begin) * SECTOR];
+        let name = segment::name(segment.number);
+        let read = segment.file.read_at(from * SECTOR as u64, &mut sectors);
+        read.map_err(|error| LogError::disk(format!("reading {name}"), error))?;
+        let mut bytes = Vec::with_capacity(sectors.len());
+        for (number, one) in (from..).zip(sectors.chunks_exact(SECTOR)) {
+            match sector::decode(segment.number, number, one) {
+                Sector::Written(written) => bytes.extend_from_slice(written.payload),
+                _ => return Err(segment.damaged(number, "its checksum is wrong")),
+            }
+        }
+        let skipped = offset - begin * PAYLOAD;
+        let entry = Bytes::from(bytes);
+        if entry.len() < skipped + length {
+            return Err(segment.damaged(from, "it is shorter than it was written"));
+        }
+        Ok(entry.slice(skipped..skipped + length))
+    }
+}
+
+/// Where a batch was written.
+#[derive(Clone, Copy)]
+pub(crate) struct Base {
+    segment: u64,
+    sector: u64,
+    /// How many bytes stand before what the caller gave.
+    before: usize,
+}
+
+impl Options {
+    /// The length of a segment, in whole sectors.
+    pub(crate) const fn length(self) -> u64 {
+        self.segment_bytes - self.segment_bytes % SECTOR as u64
+    }
+}
