@@ -496,10 +496,15 @@ impl GrantEvents {
         Self { hold: Weak::new(), shared: Weak::new() }
     }
 
-    /// Whether there is still a holder to be told.
+    /// Resolves when there is no holder to be told any more.
     #[cfg(any(feature = "etcd", feature = "zookeeper"))]
-    pub(crate) fn are_read(&self) -> bool {
-        self.hold.upgrade().is_some_and(|hold| !hold.is_over())
+    pub(crate) fn unread(&self) -> impl Future<Output = ()> + Send + use<> {
+        let watch = self.hold.upgrade().map(|hold| hold.watch());
+        async move {
+            if let Some(watch) = watch {
+                watch.ended().await;
+            }
+        }
     }
 
     /// The grant is lost. The first reason counts.

@@ -460,11 +460,6 @@ impl Hold {
         self.belief().is_held()
     }
 
-    #[cfg(any(feature = "etcd", feature = "zookeeper"))]
-    pub(crate) fn is_over(&self) -> bool {
-        matches!(self.belief().phase, Phase::Ended(_))
-    }
-
     pub(crate) fn deadline(&self) -> Option<BootTime> {
         self.belief().ends().map(|(at, _)| at)
     }

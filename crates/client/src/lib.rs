@@ -19,7 +19,7 @@
 //! - Every exclusive grant has a [`FencingToken`] where the engine has them. Storage that compares tokens refuses a writer whose lock has
 //!   expired: [`fence`].
 //! - An engine declares its [`Capabilities`]. A request that needs more is refused with [`Unsupported`]; no engine silently does less.
-//! - [`Client::once_per`] runs a job once in a period, however many servers start it.
+//! - [`Client::once_per`] runs a job once in a period, on any number of servers.
 //! - A dropped future or guard leaves neither a lock nor a waiter behind.
 //! - [`memory`] tests what a program does when its lock is lost, without a server and without sleeping. [`contract`] tests an engine.
 //! - [`blocking`] is the same API without async.
@@ -34,8 +34,8 @@
 //! | `memory:name` | `memory` | nothing; locks within one process, for tests | when its lease expires |
 //! | `redis://host` | `redis` | one Redis | when its lease expires |
 //! | `redlock://a,b,c` | `redis` | three or five independent Redis servers | when its lease expires |
-//! | `postgres://user@host/db` | `postgres` | a PostgreSQL | when its lease expires, or its connection ends |
-//! | `mysql://user@host/db` | `mysql` | a MariaDB or MySQL | when its lease expires, or its connection ends |
+//! | `postgres://user@host/db` | `postgres` | a PostgreSQL | when its lease expires |
+//! | `mysql://user@host/db` | `mysql` | a MariaDB or MySQL | when its lease expires |
 //! | `zookeeper://a,b,c` | `zookeeper` | a ZooKeeper ensemble | when its session expires |
 //! | `etcd://a,b,c` | `etcd` | an etcd cluster | when its lease expires |
 //!

@@ -81,7 +81,8 @@ impl LockAllRequest {
         let owner = self.owner.unwrap_or_else(random::owner_id);
         for _ in 0..ROUNDS {
             let round = if at_once {
-                self.at_once(&names, owner, wait).await?
+                // Another owner for each round: what an earlier one got may not be released yet.
+                self.at_once(&names, random::owner_id(), wait).await?
             } else {
                 self.one_by_one(&names, owner, wait).await?
             };
@@ -157,13 +158,16 @@ impl LockAllRequest {
             match request::guard_of(shared, &self.options, hold, granted) {
                 Ok(guard) => {
                     shared.telemetry.acquired(&span, Ok(&guard), took);
-                    set.guards.push(self.options.with_token(guard)?);
+                    set.guards.push(guard);
                 }
                 Err(Unusable) => late = Some(name.clone()),
             }
         }
         // `close` may have looked through the schedule just before.
         shared.check_open()?;
+        for guard in &set.guards {
+            self.options.check_token(guard)?;
+        }
         Ok(late.map_or(Ok(set), Err))
     }
 

@@ -21,8 +21,8 @@ pub struct Observation {
     shared: Arc<ClientInner>,
     name: LockName,
     changes: BoxStream<'static, Result<LockInfo, InspectError>>,
-    /// The holders that were seen last.
-    seen: Option<Vec<(GrantId, Mode)>>,
+    /// The holders and the lock-delays that were seen last.
+    seen: Option<Vec<(GrantId, Option<Mode>)>>,
     failed: bool,
 }
 
@@ -56,11 +56,12 @@ impl Observation {
             let next = self.shared.closing.run_until_cancelled(self.changes.next()).await;
             let next = next.flatten().unwrap_or_else(|| Err(EngineError::Closed.into()));
             self.failed = next.is_err();
-            let info = next?;
-            let holders = info.holders.iter().map(|holder| (holder.grant, holder.mode)).collect();
+            let info = next.inspect_err(|_| self.seen = None)?;
+            let holders = info.holders.iter().map(|holder| (holder.grant, Some(holder.mode)));
+            let seen = holders.chain(info.lock_delays.iter().map(|delay| (delay.grant, None))).collect();
             // Some engines report changes among the waiters too.
-            if self.seen.as_ref() != Some(&holders) {
-                self.seen = Some(holders);
+            if self.seen.as_ref() != Some(&seen) {
+                self.seen = Some(seen);
                 return Ok(info);
             }
         }

@@ -54,12 +54,12 @@ impl Default for Options {
 }
 
 impl Options {
-    /// A guard with a token, if one is required.
-    pub(crate) fn with_token(&self, guard: Guard) -> Result<Guard, AcquireError> {
+    /// An error if a token is required, and the guard has none.
+    pub(crate) fn check_token(&self, guard: &Guard) -> Result<(), AcquireError> {
         if self.required.contains(&Capability::Fencing) {
             guard.fencing_token()?;
         }
-        Ok(guard)
+        Ok(())
     }
 }
 
@@ -279,7 +279,7 @@ impl Acquire<'_> {
             // `close` may have looked through the schedule just before.
             self.shared.check_open()?;
             match guard {
-                Ok(guard) => return self.options.with_token(guard),
+                Ok(guard) => return self.options.check_token(&guard).map(|()| guard),
                 Err(Unusable) => late_grants += 1,
             }
             if late_grants == LATE_GRANTS || self.wait.is_over(self.shared.clock.now()) {

@@ -203,7 +203,7 @@ macro_rules! contract_suite {
                     recipe a_busy_runtime_loses_no_lock, layer the_blocking_api_does_the_same;
                 sessions: recipe many_locks_are_kept_alive_together, recipe the_end_of_a_session_loses_all_its_locks;
                 sets: layer all_or_nothing, layer opposite_orders_do_not_deadlock, recipe none_is_held_while_one_is_awaited,
-                    layer a_dropped_set_leaves_nothing;
+                    layer a_dropped_set_leaves_nothing, recipe a_set_whose_answer_is_lost_is_got;
                 sight: servers holders_and_waiters_are_seen, servers a_list_is_by_prefix;
                 values: recipe the_next_holder_finds_the_value, recipe a_value_has_its_limits, recipe a_late_write_changes_nothing,
                     recipe a_dead_writer_leaves_the_value_in_doubt, recipe a_dropped_write_does_not_come_late;

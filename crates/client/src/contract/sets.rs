@@ -88,3 +88,23 @@ pub async fn a_dropped_set_leaves_nothing<S: Subject>(trial: Trial<S>) {
         }
     }
 }
+
+/// The answer to a request for several locks is lost: it is repeated, and the locks are got.
+pub async fn a_set_whose_answer_is_lost_is_got<S: Subject>(trial: Trial<S>) {
+    let Some(network) = trial.network() else { return };
+    if !trial.capabilities().atomic_sets {
+        return;
+    }
+    let client = S::connect(&network.address()).await;
+    let [a, b] = ["lost-a", "lost-b"].map(|tag| trial.name(tag));
+    network.lose_answers(true);
+    let set = tokio::spawn(client.lock_all([&a, &b]).ttl(Trial::<S>::LONG).acquire());
+    trial.eventually("it is granted", async || trial.is_busy(&a).await).await;
+    network.lose_answers(false);
+    let set = trial.soon("it is got", set).await.unwrap().unwrap();
+    set.check().unwrap();
+    set.release().await.unwrap();
+    for name in [&a, &b] {
+        trial.assert_nothing_left(name).await;
+    }
+}

@@ -50,17 +50,24 @@ where
         return Box::pin(acquire(engine, request));
     }
     let (grant, events, context) = (request.grant, request.events.clone(), context.clone());
+    let unread = events.unread();
     let mut changes = engine.clone().observe(request.name.clone());
     let acquiring = acquire(engine, request);
     Box::pin(async move {
         let granted = acquiring.await?;
         context.runtime.clone().spawn(async move {
-            while let Some(seen) = changes.next().await {
+            let mut unread = std::pin::pin!(unread);
+            loop {
+                let seen = tokio::select! {
+                    biased;
+                    () = &mut unread => return,
+                    seen = changes.next() => seen,
+                };
                 match seen {
-                    _ if !events.are_read() => return,
-                    Ok(info) if info.holders.iter().all(|holder| holder.grant != grant) => return,
-                    Ok(info) => info.waiters.iter().for_each(|waiter| events.wanted(waiter.mode)),
-                    Err(_) => {
+                    None => return,
+                    Some(Ok(info)) if info.holders.iter().all(|holder| holder.grant != grant) => return,
+                    Some(Ok(info)) => info.waiters.iter().for_each(|waiter| events.wanted(waiter.mode)),
+                    Some(Err(_)) => {
                         let clock = &context.clock;
                         clock.sleep_until(clock.now() + random::jittered(PAUSE)).await;
                     }

@@ -5,6 +5,8 @@
 
 use std::collections::HashMap;
 use std::ops::Deref;
+#[cfg(feature = "zookeeper")]
+use std::sync::Weak;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -345,6 +347,29 @@ impl<S: HasSession> InUse<S> {
         state.unused_since = None;
         drop(state);
         Self(session.clone())
+    }
+}
+
+impl<S: HasSession> InUse<S> {
+    /// It is still in use, and may be closed meanwhile.
+    #[cfg(feature = "zookeeper")]
+    pub(super) fn downgrade(self) -> WeakInUse<S> {
+        self.0.session().state().users += 1;
+        WeakInUse(Arc::downgrade(&self.0))
+    }
+}
+
+/// A session in which something is under way that ends with it.
+#[cfg(feature = "zookeeper")]
+#[derive(Debug)]
+pub(super) struct WeakInUse<S: HasSession>(Weak<S>);
+
+#[cfg(feature = "zookeeper")]
+impl<S: HasSession> Drop for WeakInUse<S> {
+    fn drop(&mut self) {
+        if let Some(session) = self.0.upgrade() {
+            session.session().state().users -= 1;
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_table::{FencingToken, LockName};
 
@@ -22,6 +23,9 @@ use crate::random;
 
 /// So many keys are looked at in one step of a list.
 const STEP: i64 = 5000;
+
+/// The pause between a change and the look at it.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// So many are changed in one transaction: etcd allows 128 steps.
 const AT_ONCE: usize = 50;
@@ -102,9 +106,9 @@ impl EtcdEngine {
                 woken = watched.woken() => woken,
                 () = look_again => Woken::Changed,
             };
-            if woken == Woken::Look {
-                clock.sleep_until(clock.now() + random::jittered(REFUSED_PAUSE)).await;
-            }
+            // Locks below this one's name may change all the time, and many changes are seen by one look.
+            let pause = if woken == Woken::Look { REFUSED_PAUSE } else { PAUSE };
+            clock.sleep_until(clock.now() + random::jittered(pause)).await;
         });
         Ok(Look { info: members.info(name), change })
     }

@@ -199,14 +199,17 @@ impl ZooKeeperEngine {
             Ok((watcher, link.inspect(name).await?))
         };
         let (watcher, info) = self.answer(looking).await.map_err(|fault| self.told(fault))?;
-        let clock = self.context.clock.clone();
+        let (clock, session) = (self.context.clock.clone(), link.session());
+        let (ended, timeout, room) = (session.ended().clone(), session.timeout(), link.room(lock.len()));
+        // An observer that is kept does not keep the session from being closed.
+        let link = link.downgrade();
         let change = Box::pin(async move {
-            let session = link.session();
+            let _held = (room, link);
             tokio::select! {
                 _ = watcher.changed() => {}
-                () = session.ended().cancelled() => {}
+                () = ended.cancelled() => {}
                 // No observer relies on its watch alone.
-                () = clock.sleep_until(clock.now() + random::jittered(session.timeout())) => {}
+                () = clock.sleep_until(clock.now() + random::jittered(timeout)) => {}
             }
         });
         Ok(Look { info, change })

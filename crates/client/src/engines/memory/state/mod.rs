@@ -287,11 +287,17 @@ impl State {
         open.into_iter().map(|(_, message)| message).collect()
     }
 
-    /// Begins a lease, or lengthens it by its ttl from now.
+    /// Begins a lease, or lengthens it by its ttl from now: also those of the grants that share its session, which ends for all of them.
     fn keep(&mut self, grant: GrantId) {
-        if let Some(session) = self.grants.get(&grant).map(|entry| entry.session) {
-            self.apply(Command::KeepSession { session });
+        let Some(session) = self.grants.get(&grant).map(|entry| entry.session) else { return };
+        self.apply(Command::KeepSession { session });
+        let together = self.requests.get(&session).map(|request| request.grants.clone());
+        for grant in together.into_iter().flatten() {
+            self.keep_one(grant);
         }
+    }
+
+    fn keep_one(&mut self, grant: GrantId) {
         if let Some(entry) = self.grants.get_mut(&grant) {
             let client = entry.hangs_on.and_then(|id| self.sessions.get_mut(&id));
             if let Some(client) = client {
@@ -462,8 +468,8 @@ impl State {
         self.apply(Command::Acknowledge { session, number });
         let settled = match outcome {
             Ok(answer) => {
-                if !waits.converts {
-                    waits.grants.iter().for_each(|grant| self.keep(*grant));
+                if let (false, Some(first)) = (waits.converts, waits.grants.first()) {
+                    self.keep(*first);
                 }
                 self.all_given(&waits.grants, answer)
             }

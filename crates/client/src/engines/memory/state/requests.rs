@@ -79,7 +79,7 @@ impl State {
         hangs_on: Option<SessionRef>,
     ) -> Reply {
         let Some(first) = requests.first() else { return Reply::Settled(Ok(Vec::new())) };
-        let known = self.grants.contains_key(&first.grant);
+        let mut known = self.grants.contains_key(&first.grant);
         if let Some(waits) = self.grants.get_mut(&first.grant).and_then(|entry| entry.waits.as_mut()) {
             // It keeps its place, and the answer goes to this request.
             if !first.waits() {
@@ -88,6 +88,18 @@ impl State {
             let (answer, settled) = oneshot::channel();
             waits.answer = answer;
             return Reply::Waits(settled);
+        }
+        if requests.len() > 1 && requests.iter().any(|request| self.grants.contains_key(&request.grant)) {
+            // The answer to an earlier try was lost.
+            self.keep(first.grant);
+            let held = requests.iter().map(|request| self.as_it_stands(request.grant));
+            if let Some(held) = held.collect::<Option<_>>() {
+                return Reply::Settled(Ok(held));
+            }
+            for request in requests {
+                self.end(request.grant);
+            }
+            known = false;
         }
         if let Some(named) = hangs_on
             && !self.sessions.contains_key(&named.id)
@@ -105,9 +117,7 @@ impl State {
         match outcome {
             Ok(Answer::Queued { .. }) => Reply::Waits(self.wait_for(grants, number, false)),
             Ok(answer) => {
-                for grant in &grants {
-                    self.keep(*grant);
-                }
+                self.keep(first.grant);
                 Reply::Settled(self.all_given(&grants, answer))
             }
             Err(refusal) => {
@@ -352,5 +362,31 @@ mod tests {
         convert(&mut state, 3);
         state.withdraw(request.grant);
         assert!(matches!(state.undo_conversion(request.grant, 3, Mode::Pr), UndoOutcome::Lost));
+    }
+    /// The table ends them together, so a renewal of one is one of all.
+    #[test]
+    fn the_leases_of_a_set_end_together() {
+        let clock = ManualClock::new();
+        let mut state = State::new(Time::Moved(clock.clone()));
+        let request = |name| AcquireRequest::new(LockName::parse(name).unwrap());
+        let mut set = [request("a"), request("b")];
+        set[1].owner = set[0].owner;
+        let Reply::Settled(Ok(given)) = state.acquire(&set, LinkId::DIRECT, None) else {
+            panic!("they are free")
+        };
+        assert_eq!(given.len(), 2);
+        let ttl = set[0].ttl.get();
+        for _ in 0..3 {
+            clock.advance(ttl * 2 / 3);
+            state.begin_step();
+            assert!(state.renew(set[0].grant).is_some());
+        }
+        let held = |state: &State, name| state.inspect(LockName::parse(name).unwrap()).holders.len();
+        assert_eq!((held(&state, "a"), held(&state, "b")), (1, 1));
+        assert!(state.release(set[1].grant));
+        assert_eq!((held(&state, "a"), held(&state, "b")), (1, 0));
+        clock.advance(ttl * 2);
+        state.begin_step();
+        assert_eq!((held(&state, "a"), held(&state, "b")), (0, 0));
     }
 }
