@@ -1,4 +1,4 @@
-//! Which engine, and what else need not be said each time: the command line, then the environment, then a file.
+//! The configuration: the engine and other settings come from the command line, then the environment, then a file.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,7 +11,7 @@ use crate::args::EngineArgs;
 use crate::duration;
 use crate::exit::Failure;
 
-/// What a configuration file may say.
+/// The contents of a configuration file.
 ///
 /// ```toml
 /// url = "file:/var/lib/tenure/locks"
@@ -20,44 +20,44 @@ use crate::exit::Failure;
 #[derive(Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
-    /// The engine.
+    /// The URL of the engine.
     pub(crate) url: Option<String>,
-    /// How long a lock lives without renewal.
+    /// The TTL of a lock.
     #[serde(default, deserialize_with = "read_duration")]
     pub(crate) ttl: Option<Duration>,
-    /// How long `tenure run` waits for a lock.
+    /// The longest wait of `tenure run` for a lock.
     #[serde(default, deserialize_with = "read_duration")]
     pub(crate) wait: Option<Duration>,
-    /// What holders call themselves.
+    /// The label of holders.
     pub(crate) label: Option<String>,
 }
 
-/// The engine that was chosen.
+/// The selected engine.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) url: String,
     source: Source,
-    /// The configuration file that was named.
+    /// The configuration file that was named explicitly.
     config: Option<PathBuf>,
 }
 
-/// Where the URL of an engine comes from.
+/// The source of an engine's URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     /// The command line or the environment.
     Given,
     ConfigFile,
-    /// Nothing names an engine.
+    /// No engine is named.
     Default,
 }
 
 impl Engine {
-    /// Whether this is the `file:` that is used where no engine is named.
+    /// Whether no engine is named, so that `file:` is used.
     pub(crate) fn is_implicit(&self) -> bool {
         self.source == Source::Default
     }
 
-    /// The engine and its hosts, without the login.
+    /// Returns the engine's scheme and hosts, without the login.
     pub(crate) fn server(&self) -> String {
         let location = self.url.split('?').next().unwrap_or_default();
         let Some((scheme, rest)) = location.split_once("://") else { return location.to_owned() };
@@ -65,10 +65,10 @@ impl Engine {
         format!("{scheme}://{}", authority.rsplit('@').next().unwrap_or_default())
     }
 
-    /// The variables with which a `tenure` inside finds the same one. A URL that stands in a file is not handed on: not everybody may be meant to
-    /// read it.
+    /// Returns the environment variables with which a `tenure` inside finds the same engine. A URL from a file is not passed on, because
+    /// not every process may be allowed to read it.
     pub(crate) fn for_those_inside(&self, place: &str) -> impl Iterator<Item = (String, Option<String>)> {
-        // A path that is relative is another one elsewhere.
+        // A relative path would name another folder in another working directory.
         let url = if self.url.starts_with("file:") { place.to_owned() } else { self.url.clone() };
         let absolute = self.config.as_ref().and_then(|path| std::path::absolute(path).ok());
         let config = absolute.and_then(|path| path.to_str().map(str::to_owned));
@@ -84,7 +84,7 @@ fn read_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>,
 }
 
 impl Config {
-    /// Reads the file that was named, or the user's, or the host's; nothing if there is none.
+    /// Reads the named file, or the user's, or the host's. Returns an empty configuration if there is none.
     pub(crate) fn load(args: &EngineArgs) -> Result<Self, Failure> {
         if let Some(path) = &named_file(args)? {
             return Self::read(path)?
@@ -100,7 +100,7 @@ impl Config {
 
     fn read(path: &Path) -> Result<Option<Self>, Failure> {
         let text = match std::fs::read_to_string(path) {
-            // The home of many a service is /dev/null.
+            // The home directory of many services is /dev/null.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Ok(None);
             }
@@ -114,7 +114,7 @@ impl Config {
             .map_err(|error| Failure::usage(format!("{}: {}", path.display(), error.to_string().trim_end())))
     }
 
-    /// The engine that is meant.
+    /// Returns the engine to use.
     pub(crate) fn engine(&self, args: &EngineArgs) -> Result<Engine, Failure> {
         let (url, source) = match (URL.given(args.url.as_ref())?, &self.url) {
             (Some(given), _) => {
@@ -125,13 +125,13 @@ impl Config {
             (None, None) => ("file:".to_owned(), Source::Default),
         };
         if url.trim() != url {
-            // Most often a secret that ends in a line break. It is not printed, since it may have a password in it.
+            // Usually a secret that ends with a line break. It is not printed, because it may contain a password.
             return Err(Failure::usage(
                 "the URL of the engine begins or ends with a blank or a line break, which is not part of a URL: remove it",
             ));
         }
         if url.starts_with("memory:") {
-            // It would lock, and every run would have a lock of its own.
+            // Every run would have a separate lock.
             return Err(Failure::usage(format!(
                 "`{url}` locks within one process, and would keep no run of `tenure` from another: use file: for the processes of this host"
             )));
@@ -140,7 +140,7 @@ impl Config {
     }
 }
 
-/// A setting that has an option and a variable.
+/// A setting with an option and an environment variable.
 struct Setting {
     option: &'static str,
     variable: &'static str,
@@ -153,8 +153,8 @@ const CONFIG: Setting =
     Setting { option: "--config", variable: "TENURE_CONFIG", what: "a configuration file" };
 
 impl Setting {
-    /// What the option or else the variable says. An empty one is refused: it is a secret that was not found, or a typo in a script, and what would
-    /// be used instead may lock less.
+    /// Returns the value of the option, or else of the variable. An empty value is an error: the cause is a missing secret or a typo, and
+    /// the default engine may protect less.
     fn given(&self, option: Option<&OsString>) -> Result<Option<OsString>, Failure> {
         let (value, name, or) = match option {
             Some(value) => (Some(value.clone()), self.option, "leave it out"),
@@ -173,7 +173,7 @@ fn named_file(args: &EngineArgs) -> Result<Option<PathBuf>, Failure> {
     Ok(CONFIG.given(args.config.as_ref())?.map(PathBuf::from))
 }
 
-/// Where a configuration file may lie, the first that exists counts.
+/// Returns the possible paths of a configuration file. The first that exists is used.
 fn places() -> Vec<PathBuf> {
     let absolute = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     let user = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")));

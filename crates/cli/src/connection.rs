@@ -1,4 +1,4 @@
-//! A client for the length of a command. It is closed on every way out: what the command began at the engine does not outlive it.
+//! A client for the duration of one command. It is always closed, so that no request of the command outlives it.
 
 use tenure::blocking::Client;
 use tracing_subscriber::filter::LevelFilter;
@@ -6,7 +6,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::exit::Failure;
 use crate::say::log;
 
-/// Connects, does the work, and closes the client, however the work ended.
+/// Connects, does the work, and closes the client, whatever the result.
 pub(crate) fn with_client<T>(
     url: &str,
     work: impl FnOnce(&Client) -> Result<T, Failure>,
@@ -14,7 +14,7 @@ pub(crate) fn with_client<T>(
     log(LevelFilter::WARN);
     let client = Client::connect(url)?;
     let outcome = work(&client);
-    // These commands hold nothing: a close that is not confirmed changes nothing about the outcome.
+    // These commands hold no lock, so an unconfirmed close does not change the result.
     let _ = client.close();
     outcome
 }

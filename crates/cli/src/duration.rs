@@ -1,8 +1,8 @@
-//! Durations as people write them: `500ms`, `10s`, `1m30s`, `2h`.
+//! Durations in text form: `500ms`, `10s`, `1m30s`, `2h`.
 
 use std::time::Duration;
 
-/// Reads one. A bare number is refused: was it seconds, as `sleep` has it, or milliseconds, as Redis has it?
+/// Parses a duration. A bare number is refused, because its unit is ambiguous: seconds in `sleep`, milliseconds in Redis.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return Err(format!("{text} of what? Write {text}s for seconds, or {text}ms, {text}m, {text}h"));
@@ -15,12 +15,12 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
 
 const EXAMPLES: &str = "durations look like 500ms, 10s, 1m30s or 2h";
 
-/// What is wrong with a negative value.
+/// Returns the error for a negative value.
 pub(crate) fn negative(text: &str) -> String {
     format!("{text} is negative; {EXAMPLES}")
 }
 
-/// One for people: no more than two units, and nothing below a second unless that is all there is.
+/// Formats a duration for people: at most two units, and nothing below a second unless the duration is shorter.
 pub(crate) fn text(duration: Duration) -> String {
     let rounded = match duration.as_secs() {
         0 => Duration::from_millis(u64::from(duration.subsec_millis())),

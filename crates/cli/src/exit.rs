@@ -1,45 +1,45 @@
-//! Exit codes, which are stable: scripts rely on them. They follow sysexits.h where that has one.
+//! Exit codes. They are stable, because scripts depend on them. They follow sysexits.h if it has a matching one.
 
 use std::error::Error;
 use std::fmt::Display;
 
 use tenure::{AcquireError, BreakError, ConnectError, EngineError, InspectError, OncePerError};
 
-/// All went well.
+/// Success.
 pub(crate) const OK: u8 = 0;
-/// The lock is free: there is no holder to show, or to break it for.
+/// The lock is free: no holder to show, or to break the lock for.
 pub(crate) const NOT_HELD: u8 = 1;
 /// Bad usage, or bad input: `EX_USAGE`.
 pub(crate) const USAGE: u8 = 64;
-/// The engine cannot be reached, or refuses to serve: `EX_UNAVAILABLE`.
+/// The engine cannot be reached, or refuses service: `EX_UNAVAILABLE`.
 pub(crate) const UNREACHABLE: u8 = 69;
-/// The system does not do its part: `EX_OSERR`.
+/// An operation of the operating system failed: `EX_OSERR`.
 pub(crate) const SYSTEM: u8 = 71;
-/// The engine cannot do what was asked: `EX_CANTCREAT`.
+/// The engine does not support the request: `EX_CANTCREAT`.
 pub(crate) const CANNOT: u8 = 73;
 /// The lock was not acquired, and nothing was run; or its holder did not release it in time: `EX_TEMPFAIL`.
 pub(crate) const NOT_GOT: u8 = 75;
-/// The lock was lost while the command ran: `EX_PROTOCOL`, the next free one.
+/// The lock was lost while the command ran: `EX_PROTOCOL`, which is the next unused one.
 pub(crate) const LOST: u8 = 76;
 /// The engine rejected the login or a permission is missing: `EX_NOPERM`.
 pub(crate) const DENIED: u8 = 77;
 /// The URL names a host, a database or a directory that does not exist: `EX_CONFIG`.
 pub(crate) const NO_SUCH_PLACE: u8 = 78;
-/// The command was found and could not be run, as shells have it.
+/// The command was found but could not be executed, as in shells.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
-/// The command was not found, as shells have it.
+/// The command was not found, as in shells.
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// What shells say of a command that a signal ended.
+/// Returns the exit code that shells use for a command that a signal ended.
 pub(crate) fn of_signal(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
-/// Why a command ends without having done what it was asked: a sentence for people, a code for scripts.
+/// Why a command failed: a sentence for people, and a code for scripts.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
-    /// Nothing to be said if it is empty.
+    /// Not printed if it is empty.
     pub(crate) message: String,
 }
 
@@ -48,7 +48,7 @@ impl Failure {
         Self { code, message: message.to_string() }
     }
 
-    /// An error of the library.
+    /// Creates a failure from an error of the library.
     fn of(code: u8, error: &(dyn Error + 'static)) -> Self {
         Self::new(code, with_causes(error))
     }
@@ -62,7 +62,7 @@ impl Failure {
     }
 }
 
-/// The text of an error, and the text of each of its causes that is not part of it already.
+/// Returns the text of an error, with the texts of those causes that it does not contain yet.
 pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let causes = std::iter::successors(error.source(), |cause: &&(dyn Error + 'static)| (*cause).source());
@@ -74,7 +74,7 @@ pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// Whether a text has the words of a cause in it. Client crates put words of their own before and behind the server's.
+/// Whether a text contains the words of a cause. Client crates put their own words before and after the server's.
 fn says(text: &str, cause: &str) -> bool {
     let (text, cause) = (text.to_lowercase(), cause.to_lowercase());
     let cause = cause.split(" (os error").next().unwrap_or_default();

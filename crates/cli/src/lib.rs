@@ -1,6 +1,6 @@
-//! The command `tenure`. One file for each of its commands; `run` is a folder, since it is two processes.
+//! The `tenure` command. Each subcommand is one file, except `run`: it has two processes, and is a folder.
 //!
-//! It is a library with one function, so that `tenure run` can be given an engine that is not one of ours: its tests do.
+//! It is a library with one function, so that tests can run `tenure run` with another engine.
 
 mod args;
 mod config;
@@ -26,15 +26,15 @@ use crate::args::{Cli, Command};
 use crate::config::Config;
 use crate::exit::Failure;
 
-/// How `tenure run` gets a client of the engine that a URL names.
+/// The function by which `tenure run` connects to the engine of a URL.
 pub type Connect = fn(String) -> Pin<Box<dyn Future<Output = Result<Client, ConnectError>> + Send>>;
 
-/// The engines that the library has.
+/// Connects to one of the library's engines.
 pub fn connect(url: String) -> Pin<Box<dyn Future<Output = Result<Client, ConnectError>> + Send>> {
     Box::pin(async move { Client::connect(&url).await })
 }
 
-/// Does what the command line says. To be called before there is a second thread.
+/// Runs the command line. Must be called before a second thread is started.
 pub fn main(connect: Connect) -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -45,7 +45,7 @@ pub fn main(connect: Connect) -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             if !failure.message.is_empty() {
-                // The errors of the library have the whole name in them.
+                // Errors of the library contain the full name.
                 say::say(match &name {
                     Some(name) => failure.message.replace(name.as_str(), &say::short(name)),
                     None => failure.message,
@@ -56,7 +56,7 @@ pub fn main(connect: Connect) -> ExitCode {
     }
 }
 
-/// Prints what is wrong with the command line; or the help or the version, which are no errors and go to stdout.
+/// Prints an error of the command line. Help and version are not errors, and are printed to stdout.
 fn refuse(mut error: clap::Error) -> ExitCode {
     let code = if error.use_stderr() { exit::USAGE } else { exit::OK };
     if let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) {
@@ -74,7 +74,7 @@ fn refuse(mut error: clap::Error) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// A word like `-5s`, which the parser takes for an option.
+/// Returns an argument like `-5s`, which the parser takes for an option.
 fn negative_number() -> Option<String> {
     let words = std::env::args_os().skip(1).take_while(|word| word != "--");
     words.map(|word| word.to_string_lossy().into_owned()).find(|word| {
@@ -83,7 +83,7 @@ fn negative_number() -> Option<String> {
     })
 }
 
-/// Whether somebody wrote `tenure run job command`.
+/// Whether the `--` is missing, as in `tenure run job command`.
 fn forgot_the_dashes() -> bool {
     let mut words = std::env::args_os().skip(1);
     words.any(|word| word == "run") && !words.any(|word| word == "--")

@@ -1,4 +1,4 @@
-//! `tenure migrate`: the tables of the engines that need some.
+//! `tenure migrate`: creates the tables of an engine that needs them.
 
 use tenure::ConnectError;
 
@@ -16,7 +16,7 @@ pub(crate) fn migrate(url: &str, args: &MigrateArgs) -> Result<u8, Failure> {
     if args.print {
         return print(&format!("{};\n", statements.join(";\n\n")));
     }
-    // A client makes the tables that it misses when it connects.
+    // A client creates missing tables when it connects.
     with_client(url, |_| Ok(()))?;
     say("the tables are there");
     Ok(OK)

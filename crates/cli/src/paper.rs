@@ -1,4 +1,4 @@
-//! Completions and manual pages, from the definitions of the command line.
+//! Completions and manual pages, generated from the definitions of the command line.
 
 use std::io;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(crate) fn man(args: &ManArgs) -> Result<u8, Failure> {
     Ok(OK)
 }
 
-/// `tenure.1`, `tenure-run.1` and so on.
+/// Writes `tenure.1`, `tenure-run.1` and so on.
 fn write_pages(folder: &Path) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     clap_mangen::generate_to(Cli::command(), folder)

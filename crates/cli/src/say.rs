@@ -1,4 +1,4 @@
-//! Messages for people, on stderr, a line at a time. Stdout belongs to the command that is run, or to the output of `tenure` itself.
+//! Messages for people, one line each, on stderr. Stdout is for the command that runs, or for the output of `tenure` itself.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -11,20 +11,20 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::exit::{Failure, OK};
 use crate::status;
 
-/// Prints a message. A stderr that cannot be written to is no reason to fail.
+/// Prints a message. A failed write to stderr is ignored.
 pub(crate) fn say(text: impl AsRef<str>) {
     let mut stderr = io::stderr().lock();
     status::erase(&mut stderr);
-    // In one piece: other processes may write to the same terminal or log.
+    // One write, because other processes may write to the same terminal or log.
     let _ = stderr.write_all(format!("tenure: {}\n", text.as_ref()).as_bytes());
 }
 
-/// A lock's name as messages show it: the first 60 characters, if it is longer.
+/// Returns a lock's name as messages show it, cut after 60 characters.
 pub(crate) fn short(name: &LockName) -> Cow<'_, str> {
     shorten(name.as_str())
 }
 
-/// The first 60 characters of a text, and `…` if it is longer.
+/// Returns the first 60 characters of a text, with `…` if it is longer.
 pub(crate) fn shorten(text: &str) -> Cow<'_, str> {
     const LONGEST: usize = 60;
     match text.char_indices().nth(LONGEST) {
@@ -33,7 +33,7 @@ pub(crate) fn shorten(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Prints output to stdout. A reader that has gone away, as `head` does, ends the command without an error.
+/// Prints output to stdout. If the reader has closed it, as `head` does, the command ends without an error.
 pub(crate) fn print(text: &str) -> Result<u8, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -48,7 +48,7 @@ pub(crate) fn print_json(value: &serde_json::Value) -> Result<u8, Failure> {
     print(&format!("{value}\n"))
 }
 
-/// Prints the library's log from this level on.
+/// Prints the library's log messages from this level on.
 pub(crate) fn log(level: LevelFilter) {
     let writer = || {
         status::erase(&mut io::stderr().lock());
@@ -59,9 +59,9 @@ pub(crate) fn log(level: LevelFilter) {
         .with_ansi(io::stderr().is_terminal())
         .with_target(false)
         .without_time()
-        // A stderr that cannot be written to is no reason to panic.
+        // A failed write to stderr must not cause a panic.
         .log_internal_errors(false);
-    // The command reports a lost lock in its own words.
+    // The command reports a lost lock itself.
     let targets = Targets::new().with_default(level).with_target("tenure::lost", LevelFilter::OFF);
     tracing_subscriber::registry().with(lines).with(targets).init();
 }

@@ -1,14 +1,14 @@
-//! The status line: one line at the bottom of a terminal that is redrawn in place, and erased before anything else is printed.
+//! The status line: one line at the bottom of a terminal. It is redrawn in place, and erased before other output.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use unicode_width::UnicodeWidthChar;
 
-/// Whether the line is on the terminal. It changes only under the lock of stderr.
+/// Whether the line is on the terminal. Changed only while stderr is locked.
 static DRAWN: AtomicBool = AtomicBool::new(false);
 
-/// For terminals that do not tell their size.
+/// The width for terminals that do not report one.
 const COLUMNS: usize = 80;
 
 /// The status line on stderr. It is erased when this is dropped.
@@ -17,14 +17,14 @@ pub(crate) struct StatusLine {
 }
 
 impl StatusLine {
-    /// The line, if stderr is a terminal that can erase one.
+    /// Returns the status line, if stderr is a terminal that can erase it.
     pub(crate) fn open() -> Option<Self> {
         let is_dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
         let stderr = io::stderr();
         (stderr.is_terminal() && !is_dumb).then_some(Self { stderr })
     }
 
-    /// Draws the line in place of the one before, cut to the width of the terminal. Nothing is drawn while a shell has the foreground.
+    /// Draws the line over the one before, cut to the width of the terminal. Draws nothing while a shell is in the foreground.
     pub(crate) fn draw(&self, text: &str) {
         let mut stderr = self.stderr.lock();
         if !in_foreground() {
@@ -35,7 +35,7 @@ impl StatusLine {
         let columns = if columns == 0 { COLUMNS } else { columns };
         // A character in the last column would move the cursor to the next line on some terminals.
         let line = format!("\r{}\x1b[K", cut(text, columns.saturating_sub(1)));
-        // In one piece: other processes may draw a line of their own.
+        // One write, because other processes may draw a line too.
         let _ = stderr.write_all(line.as_bytes());
         DRAWN.store(true, Ordering::Relaxed);
     }
@@ -47,19 +47,19 @@ impl Drop for StatusLine {
     }
 }
 
-/// Erases the line, if it is there, so that something else can be written in its place.
+/// Erases the line, if it is drawn, to make room for other output.
 pub(crate) fn erase(stderr: &mut io::StderrLock<'_>) {
     if DRAWN.swap(false, Ordering::Relaxed) && in_foreground() {
         let _ = stderr.write_all(b"\r\x1b[K");
     }
 }
 
-/// Whether this process, and not a shell's prompt, has the terminal.
+/// Whether this process group, and not a shell's prompt, has the terminal.
 fn in_foreground() -> bool {
     rustix::termios::tcgetpgrp(io::stderr()) == Ok(rustix::process::getpgrp())
 }
 
-/// As much of a text as fits into so many columns.
+/// Returns the longest beginning of a text that fits into `columns` columns.
 fn cut(text: &str, columns: usize) -> &str {
     let mut width = 0;
     for (start, character) in text.char_indices() {

@@ -11,7 +11,7 @@ use crate::error::{AcquireError, OperationError};
 use crate::hold::Hold;
 use crate::wait::{LastAnswer, WaitUntil, Waiting};
 
-/// Asks the engine for a grant. With an error, nothing of the request is left behind, or the client goes on to withdraw it.
+/// Requests a grant from the engine. After an error, nothing of the request remains, or the client continues to withdraw it.
 pub(crate) async fn acquire(
     background: Arc<Background>,
     hold: Arc<Hold>,
@@ -23,7 +23,7 @@ pub(crate) async fn acquire(
     ask_engine(&background, &[hold], &request.name, &request.cancel, wait, ask).await
 }
 
-/// Asks the engine for several grants at one instant.
+/// Requests several grants from the engine atomically.
 pub(crate) async fn acquire_all(
     background: Arc<Background>,
     holds: Vec<Arc<Hold>>,
@@ -61,7 +61,7 @@ async fn ask_engine<T>(
     };
     for hold in holds {
         if error.is_outage() {
-            // The caller does not wait for an engine that does not answer.
+            // The caller does not wait for an engine that cannot be reached.
             background.withdraw_in_background(hold.grant());
         } else if hold.may_arrive() || cancel.is_cancelled() || !matches!(error, AcquireError::Busy { .. }) {
             background.withdraw(hold.grant()).await;

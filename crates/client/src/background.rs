@@ -1,4 +1,4 @@
-//! What goes on without the client: releases, and the withdrawal of requests.
+//! Work that continues without the client: releases, and the withdrawal of requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use crate::telemetry::Telemetry;
 use crate::thread::{DROP_LIMIT, ThreadHandle};
 use crate::wait::Backoff;
 
-/// What goes on without the client: releases, and the withdrawal of requests.
+/// Work that continues without the client: releases, and the withdrawal of requests.
 #[derive(Debug)]
 pub(crate) struct Background {
     pub(crate) engine: Arc<dyn Engine>,
@@ -22,22 +22,22 @@ pub(crate) struct Background {
     telemetry: Arc<Telemetry>,
     thread: ThreadHandle,
     closing: Cancellation,
-    /// How many requests are to be withdrawn.
+    /// The number of requests that are to be withdrawn.
     pending: AtomicUsize,
     withdrawals: Semaphore,
 }
 
-/// So many requests are to be withdrawn at the most. Others are left to their leases.
+/// The largest number of requests that are to be withdrawn. Further requests are left to their leases.
 const MOST_PENDING: usize = 10_000;
 
-/// So many requests are withdrawn at once: neither does an outage end with a flood, nor do renewals stand behind one.
+/// The largest number of withdrawals at a time: the end of an outage must not cause a flood, nor delay renewals.
 const MOST_AT_ONCE: usize = 8;
 
-/// The pauses between two tries.
+/// The first and the longest pause between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// After that long, and then again, a request that was under way on a connection that broke has arrived.
+/// The pauses after which a request on a broken connection is withdrawn once more: by then it has arrived.
 const ARRIVED_AFTER: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(15)];
 
 impl Background {
@@ -52,7 +52,7 @@ impl Background {
         Arc::new(Self { engine, clock, telemetry, thread, closing, pending, withdrawals })
     }
 
-    /// Tries again and again until the engine answers: whether a grant has ended by itself, only the engine knows.
+    /// Repeats the release until the engine answers: only the engine knows whether a grant has ended by itself.
     pub(crate) async fn release(self: Arc<Self>, task: ReleaseTask) {
         let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
@@ -67,7 +67,7 @@ impl Background {
         task.done();
     }
 
-    /// Takes in how a release ended.
+    /// Processes the result of a release.
     pub(crate) fn released(self: &Arc<Self>, grant: &Grant, result: &Result<(), ReleaseError>) {
         self.telemetry.released(grant, result);
         if grant.may_arrive && matches!(result, Ok(()) | Err(ReleaseError::NotHeld(_))) {
@@ -75,14 +75,15 @@ impl Background {
         }
     }
 
-    /// Leaves nothing of a request behind: now, or in the background if the engine does not answer.
+    /// Removes all that a request left behind: now, or in the background if the engine does not answer.
     pub(crate) async fn withdraw(self: &Arc<Self>, grant: Grant) {
         if self.withdraw_once(&grant).await.is_err() {
             self.withdraw_in_background(grant);
         }
     }
 
-    /// Leaves nothing of a request behind, as soon as the engine answers. Closing and dropping the client wait for the first try only.
+    /// Removes all that a request left behind, as soon as the engine answers. Closing and dropping the client wait for the first attempt
+    /// only.
     pub(crate) fn withdraw_in_background(self: &Arc<Self>, grant: Grant) {
         if self.pending.fetch_add(1, Ordering::Relaxed) >= MOST_PENDING {
             self.pending.fetch_sub(1, Ordering::Relaxed);
@@ -135,7 +136,7 @@ impl Background {
         Ok(())
     }
 
-    /// What has overtaken a request is done again after it.
+    /// Repeats a withdrawal that may have overtaken the request itself.
     async fn withdraw_what_arrives(&self, grant: Grant) {
         for after in ARRIVED_AFTER {
             let pause = self.clock.sleep_until(self.clock.now() + after);

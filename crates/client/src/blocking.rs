@@ -1,7 +1,7 @@
-//! The same without async: for programs, threads and tests that have no runtime. Each call blocks its thread while the
-//! client's own thread does the work; a guard is renewed in the background as ever.
+//! The same API without async: for programs, threads and tests without a runtime. Each call blocks its thread while the client's own thread
+//! does the work. A guard is renewed in the background as in the async API.
 //!
-//! Must not be called from async code, which it would block: it panics there, as tokio's own blocking calls do.
+//! Calls from async code would block the runtime's thread. They panic, as tokio's own blocking calls do.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;
@@ -41,102 +41,102 @@ fn block_on<F: Future>(shared: &Arc<ClientInner>, future: F) -> F::Output {
     shared.thread.handle().runtime().block_on(future)
 }
 
-/// As [`tenure::Client`](crate::Client).
+/// The blocking form of [`tenure::Client`](crate::Client).
 #[derive(Clone, Debug)]
 pub struct Client(crate::Client);
 
 impl Client {
-    /// As [`tenure::Client::connect`](crate::Client::connect).
+    /// See [`tenure::Client::connect`](crate::Client::connect).
     pub fn connect(url: &str) -> Result<Self, ConnectError> {
         let thread = ClientThread::start().map_err(ConnectError::Thread)?;
         let runtime = thread.handle().runtime().clone();
         runtime.block_on(crate::Client::connect_on(thread, url)).map(Self)
     }
 
-    /// A blocking view of an async client.
+    /// Creates a blocking view of an async client.
     pub const fn from_async(client: crate::Client) -> Self {
         Self(client)
     }
 
-    /// The async client behind it.
+    /// Returns the async client behind this view.
     pub const fn as_async(&self) -> &crate::Client {
         &self.0
     }
 
-    /// As [`tenure::Client::capabilities`](crate::Client::capabilities).
+    /// See [`tenure::Client::capabilities`](crate::Client::capabilities).
     pub fn capabilities(&self) -> &Capabilities {
         self.0.capabilities()
     }
 
-    /// As [`tenure::Client::lock`](crate::Client::lock).
+    /// See [`tenure::Client::lock`](crate::Client::lock).
     pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
         LockRequest(self.0.lock(name))
     }
 
-    /// As [`tenure::Client::once_per`](crate::Client::once_per).
+    /// See [`tenure::Client::once_per`](crate::Client::once_per).
     pub fn once_per(&self, name: impl AsRef<str>, period: Duration) -> OncePerRequest {
         OncePerRequest(self.0.once_per(name, period))
     }
 
-    /// As [`tenure::Client::lock_all`](crate::Client::lock_all).
+    /// See [`tenure::Client::lock_all`](crate::Client::lock_all).
     pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAllRequest {
         LockAllRequest(self.0.lock_all(names))
     }
 
-    /// As [`tenure::Client::owner`](crate::Client::owner).
+    /// See [`tenure::Client::owner`](crate::Client::owner).
     pub fn owner(&self) -> Owner {
         Owner(self.0.owner())
     }
 
-    /// As [`tenure::Client::owner_with_id`](crate::Client::owner_with_id).
+    /// See [`tenure::Client::owner_with_id`](crate::Client::owner_with_id).
     pub fn owner_with_id(&self, id: OwnerId) -> Owner {
         Owner(self.0.owner_with_id(id))
     }
 
-    /// As [`tenure::Client::inspect`](crate::Client::inspect).
+    /// See [`tenure::Client::inspect`](crate::Client::inspect).
     pub fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo, InspectError> {
         block_on(self.0.shared(), self.0.inspect(name))
     }
 
-    /// As [`tenure::Client::list`](crate::Client::list).
+    /// See [`tenure::Client::list`](crate::Client::list).
     pub fn list(&self, prefix: &str) -> Result<Vec<LockInfo>, InspectError> {
         block_on(self.0.shared(), self.0.list(prefix))
     }
 
-    /// As [`tenure::Client::break_lock`](crate::Client::break_lock).
+    /// See [`tenure::Client::break_lock`](crate::Client::break_lock).
     pub fn break_lock(&self, name: impl AsRef<str>, how: Break) -> Result<Vec<Member>, BreakError> {
         block_on(self.0.shared(), self.0.break_lock(name, how))
     }
 
-    /// As [`tenure::Client::close`](crate::Client::close).
+    /// See [`tenure::Client::close`](crate::Client::close).
     pub fn close(self) -> Result<(), CloseError> {
         let shared = self.0.shared().clone();
         block_on(&shared, self.0.close())
     }
 }
 
-/// As [`tenure::Owner`](crate::Owner).
+/// The blocking form of [`tenure::Owner`](crate::Owner).
 #[derive(Clone, Debug)]
 pub struct Owner(crate::Owner);
 
 impl Owner {
-    /// As [`tenure::Owner::id`](crate::Owner::id).
+    /// See [`tenure::Owner::id`](crate::Owner::id).
     pub const fn id(&self) -> OwnerId {
         self.0.id()
     }
 
-    /// As [`tenure::Owner::lock`](crate::Owner::lock).
+    /// See [`tenure::Owner::lock`](crate::Owner::lock).
     pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
         LockRequest(self.0.lock(name))
     }
 
-    /// As [`tenure::Owner::lock_all`](crate::Owner::lock_all).
+    /// See [`tenure::Owner::lock_all`](crate::Owner::lock_all).
     pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAllRequest {
         LockAllRequest(self.0.lock_all(names))
     }
 }
 
-/// As [`tenure::LockRequest`](crate::LockRequest).
+/// The blocking form of [`tenure::LockRequest`](crate::LockRequest).
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing until it is acquired"]
 pub struct LockRequest(crate::LockRequest);
@@ -148,25 +148,25 @@ impl LockRequest {
         self.0.options()
     }
 
-    /// As [`tenure::LockRequest::once_per`](crate::LockRequest::once_per).
+    /// See [`tenure::LockRequest::once_per`](crate::LockRequest::once_per).
     pub fn once_per(self, period: Duration) -> OncePerRequest {
         OncePerRequest(self.0.once_per(period))
     }
 
-    /// As [`tenure::LockRequest::acquire`](crate::LockRequest::acquire).
+    /// See [`tenure::LockRequest::acquire`](crate::LockRequest::acquire).
     pub fn acquire(self) -> Result<Guard, AcquireError> {
         let shared = self.0.shared_with().clone();
         block_on(&shared, self.0.acquire()).map(Guard::new)
     }
 
-    /// As [`tenure::LockRequest::try_acquire`](crate::LockRequest::try_acquire).
+    /// See [`tenure::LockRequest::try_acquire`](crate::LockRequest::try_acquire).
     pub fn try_acquire(self) -> Result<Option<Guard>, AcquireError> {
         let shared = self.0.shared_with().clone();
         Ok(block_on(&shared, self.0.try_acquire())?.map(Guard::new))
     }
 }
 
-/// As [`tenure::LockAllRequest`](crate::LockAllRequest).
+/// The blocking form of [`tenure::LockAllRequest`](crate::LockAllRequest).
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing until it is acquired"]
 pub struct LockAllRequest(crate::LockAllRequest);
@@ -178,20 +178,20 @@ impl LockAllRequest {
         self.0.options()
     }
 
-    /// As [`tenure::LockAllRequest::acquire`](crate::LockAllRequest::acquire).
+    /// See [`tenure::LockAllRequest::acquire`](crate::LockAllRequest::acquire).
     pub fn acquire(self) -> Result<GuardSet, AcquireError> {
         let shared = self.0.shared_with().clone();
         Ok(GuardSet { set: block_on(&shared, self.0.acquire())?, shared })
     }
 
-    /// As [`tenure::LockAllRequest::try_acquire`](crate::LockAllRequest::try_acquire).
+    /// See [`tenure::LockAllRequest::try_acquire`](crate::LockAllRequest::try_acquire).
     pub fn try_acquire(self) -> Result<Option<GuardSet>, AcquireError> {
         let shared = self.0.shared_with().clone();
         Ok(block_on(&shared, self.0.try_acquire())?.map(|set| GuardSet { set, shared }))
     }
 }
 
-/// As [`tenure::OncePerRequest`](crate::OncePerRequest).
+/// The blocking form of [`tenure::OncePerRequest`](crate::OncePerRequest).
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing until it is begun"]
 pub struct OncePerRequest(crate::OncePerRequest);
@@ -203,17 +203,17 @@ impl OncePerRequest {
         self.0.options()
     }
 
-    /// As [`tenure::OncePerRequest::spread`](crate::OncePerRequest::spread).
+    /// See [`tenure::OncePerRequest::spread`](crate::OncePerRequest::spread).
     pub fn spread(self, spread: Duration) -> Self {
         Self(self.0.spread(spread))
     }
 
-    /// As [`tenure::OncePerRequest::record`](crate::OncePerRequest::record).
+    /// See [`tenure::OncePerRequest::record`](crate::OncePerRequest::record).
     pub fn record(self, record: Record) -> Self {
         Self(self.0.record(record))
     }
 
-    /// As [`tenure::OncePerRequest::begin`](crate::OncePerRequest::begin).
+    /// See [`tenure::OncePerRequest::begin`](crate::OncePerRequest::begin).
     pub fn begin(self) -> Result<Turn, OncePerError> {
         let shared = self.0.shared_with().clone();
         Ok(match block_on(&shared, self.0.begin())? {
@@ -223,20 +223,20 @@ impl OncePerRequest {
     }
 }
 
-/// As [`tenure::Turn`](crate::Turn).
+/// The blocking form of [`tenure::Turn`](crate::Turn).
 #[derive(Debug)]
 #[must_use = "dropping a turn gives it up"]
 pub enum Turn {
-    /// Run it now.
+    /// The caller runs the job now.
     Yours(Run),
-    /// It was run, or is being run.
+    /// The job has run, or is running.
     AlreadyRun {
-        /// How long ago it was started, by the engine's clock.
+        /// The time since the job was started, by the engine's clock.
         ago: Duration,
     },
 }
 
-/// As [`tenure::Run`](crate::Run).
+/// The blocking form of [`tenure::Run`](crate::Run).
 #[derive(Debug)]
 #[must_use = "dropping a run is its failure"]
 pub struct Run {
@@ -250,26 +250,26 @@ impl Run {
         Self { guard: Guard::new(guard), rest }
     }
 
-    /// As [`tenure::Run::guard`](crate::Run::guard).
+    /// See [`tenure::Run::guard`](crate::Run::guard).
     pub const fn guard(&self) -> &Guard {
         &self.guard
     }
 
-    /// As [`tenure::Run::succeeded`](crate::Run::succeeded).
+    /// See [`tenure::Run::succeeded`](crate::Run::succeeded).
     pub fn succeeded(self) -> Result<Release, OncePerError> {
         let shared = self.guard.0.shared().clone();
         block_on(&shared, crate::Run::from_parts(self.guard.0, self.rest).succeeded())
     }
 
-    /// As [`tenure::Run::failed`](crate::Run::failed).
+    /// See [`tenure::Run::failed`](crate::Run::failed).
     pub fn failed(self) -> Result<Release, OncePerError> {
         let shared = self.guard.0.shared().clone();
         block_on(&shared, crate::Run::from_parts(self.guard.0, self.rest).failed())
     }
 }
 
-/// As [`tenure::Guard`](crate::Guard), whose methods without I/O it has by `Deref`. Dropping it blocks until the engine has freed the
-/// lock, for up to two seconds; the release goes on in the background after that. On a thread of a tokio runtime, also in
+/// The blocking form of [`tenure::Guard`](crate::Guard), with its methods without I/O by `Deref`. Dropping it blocks until the engine has
+/// freed the lock, for up to two seconds. After that, the release continues in the background. On a thread of a tokio runtime, including
 /// `spawn_blocking`, the drop does not block: use [`release`](Self::release) there.
 #[derive(Debug)]
 #[must_use = "dropping a guard releases the lock"]
@@ -280,22 +280,22 @@ impl Guard {
         Self(guard.blocking())
     }
 
-    /// Tells how this guard's hold on the lock ended, for a thread beside the work.
+    /// Returns a watch, which reports the end of this guard's hold to a thread beside the work.
     pub fn watch(&self) -> GuardWatch {
         GuardWatch { watch: self.0.watch(), runtime: self.0.shared().thread.handle().runtime().clone() }
     }
 
-    /// As [`tenure::Guard::set_value`](crate::Guard::set_value).
+    /// See [`tenure::Guard::set_value`](crate::Guard::set_value).
     pub fn set_value(&self, bytes: impl Into<bytes::Bytes>) -> Result<(), ValueError> {
         block_on(self.0.shared(), self.0.set_value(bytes))
     }
 
-    /// As [`tenure::Guard::convert`](crate::Guard::convert).
+    /// See [`tenure::Guard::convert`](crate::Guard::convert).
     pub fn convert(&self, to: Mode, wait: Wait) -> Result<(), ConvertError> {
         block_on(self.0.shared(), self.0.convert(to, wait))
     }
 
-    /// As [`tenure::Guard::release`](crate::Guard::release).
+    /// See [`tenure::Guard::release`](crate::Guard::release).
     pub fn release(self) -> Result<Release, ReleaseError> {
         let shared = self.0.shared().clone();
         block_on(&shared, self.0.release())
@@ -310,7 +310,7 @@ impl Deref for Guard {
     }
 }
 
-/// As [`tenure::GuardWatch`](crate::GuardWatch).
+/// The blocking form of [`tenure::GuardWatch`](crate::GuardWatch).
 #[derive(Clone, Debug)]
 pub struct GuardWatch {
     watch: crate::GuardWatch,
@@ -323,15 +323,15 @@ impl GuardWatch {
         self.runtime.block_on(self.watch.ended())
     }
 
-    /// Blocks until the lock is released or lost, for this long at most; `None` if it is still held then.
+    /// Blocks until the lock is released or lost, for at most this long. Returns `None` if it is still held then.
     pub fn wait_timeout(&self, limit: Duration) -> Option<crate::Ended> {
         let ended = self.watch.clone().ended();
         self.runtime.block_on(async { tokio::time::timeout(limit, ended).await.ok() })
     }
 }
 
-/// As [`tenure::GuardSet`](crate::GuardSet), whose methods without I/O it has by `Deref`. Dropping it blocks as the drop of a
-/// [`Guard`] does.
+/// The blocking form of [`tenure::GuardSet`](crate::GuardSet), with its methods without I/O by `Deref`. Dropping it blocks like the drop of
+/// a [`Guard`].
 #[derive(Debug)]
 #[must_use = "dropping it releases the locks"]
 pub struct GuardSet {
@@ -340,7 +340,7 @@ pub struct GuardSet {
 }
 
 impl GuardSet {
-    /// As [`tenure::GuardSet::release`](crate::GuardSet::release).
+    /// See [`tenure::GuardSet::release`](crate::GuardSet::release).
     pub fn release(mut self) -> Result<Vec<Release>, ReleaseError> {
         block_on(&self.shared, self.set.take().release())
     }

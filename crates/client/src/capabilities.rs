@@ -1,14 +1,13 @@
-//! What an engine can do, as data: what it does not declare answers [`Unsupported`], at once, and never quietly
-//! gives less.
+//! The capabilities of an engine, as data. A request for an undeclared capability fails at once with [`Unsupported`]. An engine never
+//! silently does less.
 
 use std::fmt;
 
 use tenure_table::{Mode, ModeSet};
 
-/// What an engine, used by one of its recipes, can do.
+/// The capabilities of an engine with one of its recipes.
 ///
-/// An engine starts from [`Capabilities::minimal`] and sets what it has beside that. The contract suite holds it to
-/// every field.
+/// An engine starts from [`Capabilities::minimal`] and sets its further capabilities. The contract suite tests every field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(clippy::struct_excessive_bools, reason = "each is a capability of its own, and is set by its name")]
@@ -17,48 +16,48 @@ pub struct Capabilities {
     pub engine: &'static str,
     /// The way the engine is used for locking.
     pub recipe: &'static str,
-    /// The modes it can grant.
+    /// The modes that the engine can grant.
     pub modes: ModeSet,
     /// Whether a grant's mode can be changed while it is held.
     pub conversion: bool,
     /// Whether a value stays with the resource.
     pub value: bool,
-    /// Whether it remembers, by its own clock, when what a lock protects was last started: for
+    /// Whether the engine records, by its own clock, the last start of the job that a lock protects: for
     /// [`once_per`](crate::Client::once_per).
     pub remembers: bool,
     /// Whether every grant has a fencing token.
     pub fencing: bool,
-    /// Whether waiters are served first come, first served.
+    /// Whether waiters are served in the order of their arrival.
     pub fair: bool,
     /// Whether a wait that can never end is refused.
     pub deadlock_detection: bool,
-    /// Whether a holder is told that another request waits for its lock: for [`Guard::wanted`](crate::Guard::wanted).
+    /// Whether a holder is notified when another request waits for its lock: for [`Guard::wanted`](crate::Guard::wanted).
     pub notices: bool,
-    /// Whether a lock whose holder expired can be kept from others for a while.
+    /// Whether a lock can be kept from others for a while after its holder's lease has expired.
     pub lock_delay: bool,
-    /// Whether an owner re-enters also from another client, in this process or another one.
+    /// Whether an owner also re-enters from another client, in this process or another one.
     pub shared_owners: bool,
-    /// Whether [`Client::inspect`](crate::Client::inspect) shows who waits.
+    /// Whether [`Client::inspect`](crate::Client::inspect) shows the waiters.
     pub visible_waiters: bool,
-    /// Whether [`Client::observe`](crate::Client::observe) is told of changes.
+    /// Whether [`Client::observe`](crate::Client::observe) reports changes.
     pub observes: bool,
-    /// Whether several locks are granted at one instant, or none of them: for [`lock_all`](crate::Client::lock_all). Elsewhere a client gets
-    /// them one after the other.
+    /// Whether several locks are granted at one instant, or none of them: for [`lock_all`](crate::Client::lock_all). Otherwise a client
+    /// acquires one after the other.
     pub atomic_sets: bool,
-    /// Whether the grants of a client hang on a session: however many it holds, they are kept alive together.
+    /// Whether the grants of a client depend on one session, which keeps any number of them alive together.
     pub sessions: bool,
-    /// What an operator can do about a lock that somebody holds.
+    /// What an operator can do about a held lock.
     pub breaking: Breaking,
-    /// How a grant ends when its holder is no longer heard of.
+    /// How a grant ends when its holder no longer answers.
     pub expiry: Expiry,
-    /// How a waiter learns that the lock is free.
+    /// How a waiter is notified that the lock is free.
     pub waking: Waking,
     /// How far a lock reaches.
     pub reach: Reach,
 }
 
 impl Capabilities {
-    /// An exclusive lock with a lease, between processes on one network, for which waiters poll.
+    /// Returns the capabilities of an exclusive lock with a lease, between processes on one network, for which waiters poll.
     pub const fn minimal(engine: &'static str, recipe: &'static str) -> Self {
         Self {
             engine,
@@ -84,7 +83,7 @@ impl Capabilities {
         }
     }
 
-    /// Whether it has this.
+    /// Returns whether the engine has this capability.
     pub fn has(&self, capability: Capability) -> bool {
         match capability {
             Capability::Mode(mode) => self.modes.contains(mode),
@@ -106,63 +105,63 @@ impl Capabilities {
         }
     }
 
-    /// Refuses if it does not have this.
+    /// Returns an error if the engine does not have this capability.
     pub fn require(&self, capability: Capability) -> Result<(), Unsupported> {
         if self.has(capability) { Ok(()) } else { Err(self.unsupported(capability.to_string())) }
     }
 
-    /// The error for something that it does not do.
+    /// Returns the error for an operation that the engine does not offer.
     pub fn unsupported(&self, what: impl Into<String>) -> Unsupported {
         Unsupported { engine: self.engine, recipe: self.recipe, what: what.into() }
     }
 }
 
-/// How a grant ends when its holder is no longer heard of.
+/// How a grant ends when its holder no longer answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// A lease runs out. The holder's belief ends before that.
+    /// A lease expires. The holder's deadline is before that.
     Lease,
-    /// The server ends it when it sees the connection end. The holder is told *afterwards*, as fast as the dead
-    /// connection can be seen.
+    /// The server ends the grant when it sees the end of the connection. The holder is notified *afterwards*, as soon as its side detects
+    /// the dead connection.
     Connection,
-    /// The kernel ends it when the process ends, and at no other time: a process that is stopped still holds.
+    /// The kernel ends the grant when the process ends, and at no other time: a process that is stopped still holds the lock.
     Kernel,
 }
 
-/// How a waiter learns that the lock is free.
+/// How a waiter is notified that the lock is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waking {
     /// One waiter is woken.
     One,
-    /// All waiters are woken, or one in each client, and one of them gets it.
+    /// All waiters are woken, or one in each client, and one of them gets the lock.
     All,
-    /// Each looks again and again, with a jittered back-off.
+    /// Each waiter asks repeatedly, with a jittered back-off.
     Poll,
 }
 
-/// How far a lock reaches.
+/// The scope within which a lock excludes other holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
     /// The tasks and threads of one process.
     Process,
     /// The processes of one host.
     Host,
-    /// Whoever reaches the engine's server.
+    /// All clients that can reach the engine's server.
     Network,
 }
 
-/// What an operator can do about a lock that somebody holds.
+/// What an operator can do about a held lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Breaking {
-    /// Nothing: find the process, and end it.
+    /// Nothing, except to find the process and end it.
     None,
-    /// Ask the holder to let go, which its client does.
+    /// Ask the holder to release the lock, which its client does.
     Ask,
-    /// Ask, or free it at once while the holder may still believe.
+    /// Ask, or free the lock at once although its holder may still rely on it.
     Force,
 }
 
-/// Something that a caller can insist on: see [`LockRequest::require`](crate::LockRequest::require).
+/// A capability that a request can require: see [`LockRequest::require`](crate::LockRequest::require).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Capability {
@@ -172,17 +171,17 @@ pub enum Capability {
     Conversion,
     /// A value stays with the resource.
     Value,
-    /// The last start of what a lock protects is remembered, by the engine's clock.
+    /// The last start of the job that a lock protects is recorded, by the engine's clock.
     Remember,
     /// Every grant has a fencing token.
     Fencing,
-    /// First come, first served.
+    /// Waiters are served in the order of their arrival.
     Fair,
     /// A wait that can never end is refused.
     DeadlockDetection,
-    /// A holder is told that another request waits for its lock.
+    /// A holder is notified when another request waits for its lock.
     Notices,
-    /// A lock whose holder expired can be kept from others for a while.
+    /// A lock can be kept from others for a while after its holder's lease has expired.
     LockDelay,
     /// The holders of a lock can be observed as they change.
     Observe,
@@ -190,9 +189,9 @@ pub enum Capability {
     AtomicSets,
     /// All locks of a client are kept alive together.
     Sessions,
-    /// An owner re-enters also from another process.
+    /// An owner also re-enters from another process.
     SharedOwners,
-    /// A holder that is not heard of loses the lock by a lease.
+    /// A holder that no longer answers loses the lock when its lease expires.
     Lease,
     /// A waiter is woken.
     NoPolling,
@@ -223,7 +222,7 @@ impl fmt::Display for Capability {
     }
 }
 
-/// The engine does not do this, and says so instead of doing less.
+/// An operation that the engine does not offer. The engine refuses it instead of doing less.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "engine `{engine}` with recipe `{recipe}` does not offer {what}: choose an engine that does (docs/guarantees.md compares them)"
@@ -233,6 +232,6 @@ pub struct Unsupported {
     pub engine: &'static str,
     /// Its recipe.
     pub recipe: &'static str,
-    /// What was asked of it.
+    /// The operation or capability that was requested.
     pub what: String,
 }

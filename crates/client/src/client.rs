@@ -1,4 +1,4 @@
-//! The client: an engine, a thread, and the way to ask for locks.
+//! The client: an engine, its thread, and the methods that request locks.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -24,15 +24,15 @@ use crate::random;
 use crate::request::LockRequest;
 use crate::thread::ClientThread;
 
-/// A connection to an engine. Clones share it. When the last clone and the last guard are gone, the drop blocks for up to two
-/// seconds for releases that are under way, and what is still unreleased then goes on in the background. [`close`](Client::close)
-/// waits longer, without blocking the thread, and says what could not be confirmed.
+/// A connection to an engine. Clones share it. Dropping the last clone and the last guard blocks for up to two seconds for releases that
+/// are under way. Releases that are not done by then continue in the background. [`close`](Client::close) waits longer, without blocking
+/// the thread, and reports how many releases are not confirmed.
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<ClientInner>,
 }
 
-/// How long [`Client::close`] waits for releases to be confirmed.
+/// The longest time for which [`Client::close`] waits for releases to be confirmed.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
 impl Client {
@@ -43,14 +43,14 @@ impl Client {
     /// | `file:` | the directory `tenure/locks` below the user's state directory |
     /// | `file:/var/lib/myapp/locks` | that directory, which is created if it is not there |
     /// | `memory:` | the memory of this process: for tests ([`tenure::memory`](crate::memory)) |
-    /// | `memory:orders-test` | the same, shared by all clients of this process that name it |
-    /// | `redis://user:password@host:6379/0` | a Redis; `rediss:` by TLS. Options: `fair=true`, `prefix`, `timeout_ms`, `ca`, `cert`, `key` |
-    /// | `redlock://host1,host2,host3` | a majority of several; `redlocks:` by TLS. Options: `fencing=true`, and the others but `fair` |
+    /// | `memory:orders-test` | the same, shared by all clients of this process that use this name |
+    /// | `redis://user:password@host:6379/0` | a Redis; `rediss:` with TLS. Options: `fair=true`, `prefix`, `timeout_ms`, `ca`, `cert`, `key` |
+    /// | `redlock://host1,host2,host3` | a majority of several; `redlocks:` with TLS. Options: `fencing=true`, and those of `redis:` except `fair` |
     /// | `postgres://user@host/database`, `mysql://user@host/database` | a database. Options: `recipe`, `table`, `connections`, `timeout_ms`, `tls`, `ca`, `cert`, `key` |
     /// | `zookeeper://user:password@host1,host2,host3/root` | a ZooKeeper. Options: `recipe`, `tick_ms`, `timeout_ms`, `containers` |
-    /// | `etcd://user:password@host1,host2,host3` | an etcd; `etcds:` by TLS. Options: `prefix`, `timeout_ms`, `ca`, `cert`, `key` |
+    /// | `etcd://user:password@host1,host2,host3` | an etcd; `etcds:` with TLS. Options: `prefix`, `timeout_ms`, `ca`, `cert`, `key` |
     ///
-    /// What each can do, and what it assumes for that, is in `docs/guarantees.md` and `docs/engines`.
+    /// `docs/guarantees.md` and `docs/engines` list the capabilities and the assumptions of each engine.
     ///
     /// # Cancellation safety
     /// May be dropped at any point.
@@ -64,14 +64,15 @@ impl Client {
         Ok(Self { shared: ClientInner::new(engine, context.clock, thread) })
     }
 
-    /// A client of an engine that is not one of ours.
+    /// Creates a client of an engine from outside this crate.
     pub fn with_engine(
         open: impl FnOnce(EngineContext) -> Result<Arc<dyn Engine>, EngineError>,
     ) -> Result<Self, ConnectError> {
         Self::with_engine_and_clock(None, open)
     }
 
-    /// The same on a clock of one's own, such as [`ManualClock`](crate::clock::ManualClock).
+    /// Creates a client of an engine from outside this crate, on the given clock, for instance a
+    /// [`ManualClock`](crate::clock::ManualClock). `None` is the system clock.
     pub fn with_engine_and_clock(
         clock: Option<Arc<dyn Clock>>,
         open: impl FnOnce(EngineContext) -> Result<Arc<dyn Engine>, EngineError>,
@@ -82,17 +83,17 @@ impl Client {
         Ok(Self { shared: ClientInner::new(engine, context.clock, thread) })
     }
 
-    /// What the engine can do.
+    /// Returns the capabilities of the engine.
     pub fn capabilities(&self) -> &Capabilities {
         self.shared.engine.capabilities()
     }
 
-    /// The engine itself: for tools, and for the contract suite.
+    /// Returns the engine itself: for tools, and for the contract suite.
     pub fn engine(&self) -> &Arc<dyn Engine> {
         &self.shared.engine
     }
 
-    /// The clock on which deadlines are kept.
+    /// Returns the clock of all deadlines.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.shared.clock
     }
@@ -101,17 +102,17 @@ impl Client {
         &self.shared
     }
 
-    /// A request for a lock, by an owner of its own.
+    /// Creates a request for a lock, with a new owner.
     pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
         LockRequest::new(self.shared.clone(), name.as_ref(), None)
     }
 
-    /// A request for a turn at a job that a whole fleet starts, and that is to run once in a period. Short for
+    /// Creates a request for a turn at a job that many processes start and that is to run once in a period. Short for
     /// `client.lock(name).once_per(period)`.
     ///
-    /// The job runs unless its last recorded start is less than `period - spread` ago; the spread is a tenth of the period if
-    /// nothing is said, so that starts on both sides of a minute's boundary count as one. The age is measured by the
-    /// engine, by its own clock: the clocks of the callers need not agree. All callers give the same period.
+    /// The job runs unless its last recorded start is less than `period - spread` ago. The spread is a tenth of the period by default, so
+    /// that starts on both sides of a minute's boundary count as one. The engine measures the age by its own clock: the clocks of the
+    /// callers need not agree. All callers must give the same period.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new()?.block_on(async {
@@ -129,7 +130,7 @@ impl Client {
     ///     }
     ///     Turn::AlreadyRun { ago } => println!("somebody ran it {ago:?} ago"),
     /// }
-    /// // Whoever comes now is told so, whoever it is, until the hour is nearly over.
+    /// // Every further request gets this answer until the hour is nearly over.
     /// let next = client.once_per("hourly-report", hour).begin().await?;
     /// assert!(matches!(next, Turn::AlreadyRun { .. }));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -154,22 +155,22 @@ impl Client {
         self.once_per(name, period).every(job).await
     }
 
-    /// A request for several locks, all or nothing. They may be named in any order.
+    /// Creates a request for several locks, all or nothing. The names may be in any order.
     pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAllRequest {
         LockAllRequest::new(self.shared.clone(), names, None)
     }
 
-    /// A new owner, whose locks re-enter.
+    /// Creates an owner with a new id. An owner re-enters the locks that it holds.
     pub fn owner(&self) -> Owner {
         self.owner_with_id(random::owner_id())
     }
 
-    /// The owner with this id, which may hold locks through other clients too.
+    /// Returns the owner with this id, which may hold locks through other clients too.
     pub fn owner_with_id(&self, id: OwnerId) -> Owner {
         Owner::new(self.shared.clone(), id)
     }
 
-    /// Who holds a lock, and who waits for it.
+    /// Returns the holders and the waiters of a lock.
     ///
     /// # Cancellation safety
     /// May be dropped at any point.
@@ -178,7 +179,7 @@ impl Client {
         self.shared.ask(|engine| engine.inspect(name)).await
     }
 
-    /// The locks that are held or waited for and whose names start with `prefix`.
+    /// Returns the locks whose names start with `prefix` and that are held or waited for.
     ///
     /// # Cancellation safety
     /// May be dropped at any point.
@@ -186,8 +187,8 @@ impl Client {
         self.shared.ask(|engine| engine.list(prefix.to_owned())).await
     }
 
-    /// Observes who holds a lock: as it is, and whenever that changes. Nothing is polled. For standbys, caches and dashboards; a lock is
-    /// waited for with [`acquire`](crate::LockRequest::acquire).
+    /// Observes the holders of a lock: first as they are, then as they change. Nothing is polled. For standbys, caches and dashboards; to
+    /// wait for a lock, use [`acquire`](crate::LockRequest::acquire).
     ///
     /// ```
     /// # tokio::runtime::Runtime::new()?.block_on(async {
@@ -208,9 +209,8 @@ impl Client {
         Ok(Observation::new(self.shared.clone(), name))
     }
 
-    /// The operator's: asks the holders of a lock to let go, or with [`Break::Force`] frees it although they may still
-    /// believe. Answers with those holders. A holder that is asked finds its guard `Lost(Broken)`, and its client
-    /// releases.
+    /// Asks the holders of a lock to release it, or with [`Break::Force`] frees it although they may still rely on it. For operators.
+    /// Returns those holders. The guard of a holder that is asked becomes `Lost(Broken)`, and its client releases the lock.
     ///
     /// # Cancellation safety
     /// May be dropped at any point; whether the lock is broken is then not known.
@@ -219,14 +219,14 @@ impl Client {
         self.shared.ask(|engine| engine.break_lock(name, how)).await
     }
 
-    /// Releases everything that is held through this client and its clones, ends what waits, and waits until
-    /// the engine has confirmed it, for ten seconds at most. Guards that still exist are `Lost(Closed)`.
+    /// Releases all locks that are held through this client and its clones, and cancels the requests that wait. Waits until the engine has
+    /// confirmed this, for at most ten seconds. Guards that still exist become `Lost(Closed)`.
     ///
-    /// What has begun must be able to end: an acquire that was polled and is not polled any more, for instance because its task is the one
-    /// that waits here, is not confirmed.
+    /// Operations that have begun must be able to end. An acquire that is no longer polled, for instance because its task is the one that
+    /// waits here, is not confirmed.
     ///
     /// # Cancellation safety
-    /// May be dropped at any point: the releases go on.
+    /// May be dropped at any point: the releases continue.
     pub async fn close(self) -> Result<(), CloseError> {
         self.shared.closing.cancel();
         for hold in self.shared.schedule.all() {
@@ -247,7 +247,7 @@ impl Client {
             }
         }
         if let Some(close) = self.shared.close_engine() {
-            // All is released. What is left of the engine may end in the background.
+            // All locks are released. An engine that takes longer to close does so in the background.
             tokio::select! {
                 biased;
                 _ = thread.finish(close) => {}

@@ -1,8 +1,8 @@
-//! The one door through which time comes in.
+//! The only source of time.
 //!
-//! Deadlines are kept on `CLOCK_BOOTTIME`, which is monotonic and counts the time that a machine is suspended: a
-//! laptop that wakes up after an hour must not believe in a lock of thirty seconds. tokio's timers do not count
-//! suspend, so a sleep here never naps for long without looking at the clock again.
+//! Deadlines are kept on `CLOCK_BOOTTIME`, which is monotonic and counts the time that a machine is suspended: after an hour of suspend,
+//! a laptop must not treat a lock of thirty seconds as valid. tokio's timers do not count suspend, so a sleep here checks the clock
+//! often.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -12,29 +12,29 @@ use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-/// An instant on the machine's own clock: the time since boot, suspend included. It means nothing on another machine.
+/// An instant on the machine's own clock: the time since boot, suspend included. It has no meaning on another machine.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BootTime(Duration);
 
 impl BootTime {
-    /// The instant that lies this long after boot.
+    /// Creates the instant at this time after boot.
     pub const fn from_boot(since: Duration) -> Self {
         Self(since)
     }
 
-    /// How long after boot it lies.
+    /// Returns the time from boot to this instant.
     pub const fn since_boot(self) -> Duration {
         self.0
     }
 
-    /// Now, by the system's clock.
+    /// Returns the current instant of the system's clock.
     pub fn now() -> Self {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         // The kernel's time since boot is never negative, and its nanoseconds are below a billion.
         Self(Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0)))
     }
 
-    /// How long after `earlier` it lies; zero if it lies before.
+    /// Returns the time since `earlier`; zero if `earlier` is later than this instant.
     pub const fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -43,7 +43,7 @@ impl BootTime {
 impl Add<Duration> for BootTime {
     type Output = Self;
 
-    /// Saturates: an instant that cannot be written down is never reached.
+    /// Saturates: the largest instant is never reached.
     fn add(self, later: Duration) -> Self {
         Self(self.0.saturating_add(later))
     }
@@ -64,23 +64,22 @@ impl fmt::Debug for BootTime {
     }
 }
 
-/// Where a client and its engine take the time from.
+/// The source of time for a client and its engine.
 pub trait Clock: Send + Sync + fmt::Debug + 'static {
-    /// Now, for deadlines.
+    /// Returns the current instant, for deadlines.
     fn now(&self) -> BootTime;
 
-    /// The date. People read it; and after a reboot, a start that `file:` remembers is measured by it. Nothing else is
-    /// decided by it.
+    /// Returns the date. It is for display; and after a reboot, `file:` measures a recorded start by it. No other decision depends on it.
     fn wall(&self) -> SystemTime;
 
-    /// Resolves at that instant or later.
+    /// Resolves at this instant or later.
     ///
     /// # Cancellation safety
     /// May be dropped at any point.
     fn sleep_until(&self, at: BootTime) -> BoxFuture<'static, ()>;
 }
 
-/// The date, for people to read.
+/// Returns the date, for display.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub(crate) fn wall_now() -> SystemTime {
     SystemTime::now()
@@ -89,15 +88,15 @@ pub(crate) fn wall_now() -> SystemTime {
 /// The system's clock.
 #[derive(Clone, Debug)]
 pub struct SystemClock {
-    /// Whose timers it uses: not the caller's, whose runtime may end while a lock is waited for.
+    /// The runtime whose timers it uses. The caller's runtime may end while a lock is waited for.
     timers: Handle,
 }
 
 impl SystemClock {
-    /// For how long a sleep trusts a timer that does not count suspend.
+    /// The longest sleep on a timer that does not count suspend.
     const LONGEST_NAP: Duration = Duration::from_secs(1);
 
-    /// The system's clock, on the timers of this runtime, which must have time enabled and outlive every sleep.
+    /// Creates the system's clock on the timers of this runtime, which must have time enabled and outlive every sleep.
     pub const fn on(timers: Handle) -> Self {
         Self { timers }
     }
@@ -130,7 +129,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until a test moves it.
+/// A clock that moves only when a test advances it.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -146,12 +145,12 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that shows the machine's time of now, and stands still.
+    /// Creates a clock that shows the machine's current time and does not move.
     pub fn new() -> Self {
         Self { now: watch::Sender::new(BootTime::now()) }
     }
 
-    /// Moves it forwards. Clones share one time.
+    /// Moves the clock forwards. Clones share one time.
     pub fn advance(&self, by: Duration) {
         self.now.send_modify(|now| *now = *now + by);
     }
@@ -176,7 +175,7 @@ impl Clock for ManualClock {
         let mut now = self.now.subscribe();
         Box::pin(async move {
             if now.wait_for(|now| *now >= at).await.is_err() {
-                // The clock is gone, so nobody can move it to that instant.
+                // All clones of the clock are dropped, so it never reaches that instant.
                 std::future::pending::<()>().await;
             }
         })

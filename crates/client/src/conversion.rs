@@ -1,8 +1,8 @@
-//! Conversion: a grant gets another mode while it is held.
+//! Conversion: a held grant changes its mode.
 //!
-//! - **One conversion of a grant at a time**: the gate is taken before it is begun, and kept until it is settled.
-//! - **While it is under way, only what both modes cover is believed in.**
-//! - **A conversion whose caller has gone is taken back**, unless it gave something up: then others may be in already.
+//! - **One conversion of a grant at a time**: the gate is taken before the conversion begins, and kept until it is settled.
+//! - **While a conversion is under way, the holder may rely only on what both modes cover.**
+//! - **A conversion whose caller is gone is undone**, unless the new mode is weaker: another request may then be granted already.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::inner::ClientInner;
 use crate::operation::Operation;
 use crate::wait::{Wait, WaitUntil, Waiting};
 
-/// A conversion that the engine has been asked for.
+/// A conversion that was requested from the engine.
 #[derive(Debug)]
 pub(crate) struct UnderWay {
     pub(crate) to: Mode,
@@ -37,12 +37,12 @@ pub(crate) enum NotConverted {
 }
 
 impl Guard {
-    /// Changes the mode: up, down or sideways. A larger token comes with every conversion but a pure one down. While a
-    /// conversion down is under way, only the weaker mode is believed in.
+    /// Changes the mode: up, down or sideways. Every conversion but a pure one down yields a larger token. While a conversion down is
+    /// under way, the guard reports only the weaker mode.
     ///
     /// # Cancellation safety
-    /// May be dropped at any point. A conversion up or sideways is then undone on the client's own thread; one down is not, since
-    /// somebody else may be in already.
+    /// May be dropped at any point. A conversion up or sideways is then undone on the client's own thread. A conversion down is not,
+    /// since another request may be granted already.
     pub async fn convert(&self, to: Mode, wait: Wait) -> Result<(), ConvertError> {
         let capabilities = self.engine().capabilities();
         capabilities.require(Capability::Conversion)?;
@@ -70,7 +70,7 @@ impl Guard {
         let (result, _turn) = operation.await;
         match result {
             Ok(granted) => self.hold.end_conversion(Some(granted)).map_err(|reason| {
-                // The engine converted what had been lost, and perhaps released, before.
+                // The engine converted a grant that had been lost, and perhaps released, before.
                 self.shared.release_in_background(ReleaseTask::new(self.hold.grant(), None));
                 self.lost_because(reason).into()
             }),
@@ -87,7 +87,7 @@ impl Guard {
         }
     }
 
-    /// Conversions of one grant go one after the other.
+    /// Waits until no other conversion of the grant is under way.
     async fn turn_to_convert(&self, to: Mode, wait: WaitUntil) -> Result<OwnedMutexGuard<()>, ConvertError> {
         let (gate, name) = (self.hold.conversion_gate(), self.name().clone());
         match wait {
@@ -107,7 +107,8 @@ impl Hold {
         self.conversion_gate.get_or_init(Arc::default).clone()
     }
 
-    /// A conversion is about to be asked for; the grant as it is before. If the new mode is weaker, only that is believed in from now on.
+    /// Records that a conversion is about to be requested, and returns the grant as it is before. If the new mode is weaker, only that
+    /// mode is reported from now on.
     pub(crate) fn begin_conversion(&self, to: Mode, cancel: Cancellation) -> Result<Grant, NotConverted> {
         let mut belief = self.belief();
         if let Phase::Ended(Ended::Lost(reason)) = belief.phase {
@@ -120,7 +121,7 @@ impl Hold {
         Ok(self.grant_of(&belief))
     }
 
-    /// Takes in how a conversion ended; with an error, if the lock was lost meanwhile.
+    /// Applies the result of a conversion. Fails if the lock was lost meanwhile.
     pub(crate) fn end_conversion(&self, granted: Option<Granted>) -> Result<(), LostReason> {
         let mut belief = self.belief();
         let conversion = belief.conversion.take();
@@ -143,7 +144,7 @@ impl Hold {
     }
 }
 
-/// Asks the engine for a conversion.
+/// Requests a conversion from the engine.
 async fn ask_for_conversion(
     shared: Arc<ClientInner>,
     grant: Grant,
@@ -164,7 +165,7 @@ async fn ask_for_conversion(
     }
 }
 
-/// Takes in a conversion whose caller has gone: what went up or sideways goes back.
+/// Settles a conversion whose caller is gone: a conversion up or sideways is undone.
 async fn settle_conversion(
     shared: &Arc<ClientInner>,
     hold: &Arc<Hold>,

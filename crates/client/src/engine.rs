@@ -1,17 +1,17 @@
-//! What an engine is: the recipe, and nothing else.
+//! The engine: the interface that each lock backend implements.
 //!
-//! The common layer above it validates, renews, keeps deadlines, re-enters within a client, releases in the
-//! background and reports. Four rules make that possible:
+//! The common layer above an engine validates, renews, keeps deadlines, handles re-entrance within a client, releases in the background
+//! and reports. Four rules make that possible:
 //!
-//! - **An operation that has begun is finished.** Its future is never dropped half-way: when the caller goes
-//!   away, the future moves to the client's own thread with its `cancel` raised, and ends there. So every future is
-//!   `'static`, and an engine's timers and connections must not need the caller's runtime: use [`EngineContext`].
-//! - **A grant is named by its [`GrantId`]**, which is drawn before the first request is sent. The same
-//!   request twice is one grant, and nobody can release what is not theirs.
-//! - **An engine answers in bounded time**: within the time limits of the few requests that an operation takes. An acquire that waits does so
+//! - **An operation that has begun runs to its end.** Its future is never dropped half-way: when the caller drops it, the future moves to
+//!   the client's own thread with its `cancel` raised, and ends there. So every future is `'static`, and an engine's timers and
+//!   connections must not need the caller's runtime: use [`EngineContext`].
+//! - **A grant is named by its [`GrantId`]**, which is drawn before the first request is sent. A repeated request yields the same grant,
+//!   and a release frees only the grant that it names.
+//! - **An engine answers in bounded time**: within the time limits of the few requests that an operation takes. A waiting acquire does so
 //!   once it is cancelled.
-//! - **An answer may be lost.** Whether a request was carried out is then not known. The common layer repeats it for the same grant, or
-//!   withdraws it until that is confirmed: `attempt.rs`.
+//! - **A response may be lost.** It is then unknown whether the request was carried out. The common layer repeats it for the same grant,
+//!   or withdraws it until the withdrawal is confirmed: see `attempt.rs`.
 
 use std::fmt;
 use std::future::Future;
@@ -40,12 +40,12 @@ use crate::lease::{Term, Ttl};
 use crate::random;
 use crate::thread::ClientThread;
 
-/// Where an engine lives: the client's own runtime, and its clock.
+/// The runtime and the clock that an engine uses: those of its client.
 #[derive(Clone, Debug)]
 pub struct EngineContext {
-    /// The runtime on the client's own thread. It has I/O, time and blocking threads, and outlives every operation.
+    /// The runtime on the client's own thread. It has I/O, timers and blocking threads, and outlives every operation.
     pub runtime: Handle,
-    /// Where the time comes from.
+    /// The source of time.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -57,28 +57,30 @@ impl EngineContext {
     }
 }
 
-/// What keeps the truth about locks.
+/// A lock backend, which holds the authoritative state of its locks.
 pub trait Engine: Send + Sync + fmt::Debug + 'static {
-    /// What it can do. Constant for one engine.
+    /// Returns what this engine supports. Constant for one engine.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Where its locks are: the same text for all who reach the same locks, however their URLs are spelled, and another one for
-    /// those who do not. No secret is in it. Where there is no secret to it, it is a URL.
+    /// Returns the location of the engine's locks: the same text for all clients that reach the same locks, however their URLs are
+    /// spelled, and another text for all others. It contains no secret. If the engine's URL has none, the location is a URL.
     fn place(&self) -> String;
 
-    /// Gets the lock, or says why not. When `request.cancel` is raised, it answers soon, with the grant or with any error.
+    /// Acquires the lock, or returns why not. Once `request.cancel` is raised, it returns soon, with the grant or with any error.
     ///
-    /// A request for the same grant continues an earlier one: it is answered with the grant if that is held, and keeps its place in the
-    /// queue. With [`AcquireError::Busy`] nothing is left of a first request that does not wait, unless it was
-    /// [not answered](GrantEvents::unanswered). Any other error may leave the grant or its place in a queue behind: the client then
-    /// repeats the request, or [withdraws](Self::withdraw) it.
+    /// A repeated request for the same grant continues the earlier one: it returns the grant if that is held, and keeps its position in
+    /// the queue. After [`AcquireError::Busy`] nothing remains of a first request that does not wait, unless it was [not
+    /// answered](GrantEvents::unanswered). After any other error, the grant or its position in a queue may remain: the client then
+    /// repeats the request or [withdraws](Self::withdraw) it.
     fn acquire(self: Arc<Self>, request: AcquireRequest)
     -> BoxFuture<'static, Result<Granted, AcquireError>>;
 
-    /// Gets several locks at one instant, or none. The requests are by one owner that holds none of them, for different names, with the same
-    /// ttl, wait and `cancel`; the grants come in their order. Otherwise as [`acquire`](Self::acquire).
+    /// Acquires several locks atomically: all or none. All requests come from one owner that holds none of the locks. They have different
+    /// names, and the same ttl, wait and `cancel`. The grants are returned in the order of the requests. Otherwise as
+    /// [`acquire`](Self::acquire).
     ///
-    /// Only asked of an engine with [`Capability::AtomicSets`]: elsewhere a client gets one lock after the other, in the order of their names.
+    /// Called only for an engine with [`Capability::AtomicSets`]. With other engines, a client acquires one lock after the other, in the
+    /// order of their names.
     fn acquire_all(
         self: Arc<Self>,
         requests: Vec<AcquireRequest>,
@@ -88,16 +90,16 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
         Box::pin(async { Err(error.into()) })
     }
 
-    /// Lengthens the grant's lease by the grant's ttl from now, or confirms that it stands where there is no lease. Not asked of a grant whose
+    /// Extends the grant's lease to the grant's ttl from now, or confirms the grant where there is no lease. Not called for a grant whose
     /// term is a [session](Term::Session).
     fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Term, RenewError>>;
 
-    /// Frees what this grant holds, and nothing else; a conversion of it that still waits ends with it. Once freed, or if it was not held, the same call answers
-    /// [`ReleaseError::NotHeld`].
+    /// Releases what this grant holds, and nothing else. A waiting conversion of the grant ends with it. If the grant is not held, or was
+    /// released before, the result is [`ReleaseError::NotHeld`].
     fn release(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<(), ReleaseError>>;
 
-    /// Leaves nothing of an [acquire](Self::acquire) behind that ended with an error or was repeated: neither the grant nor a place in a
-    /// queue. Twice does no harm.
+    /// Removes all that an [acquire](Self::acquire) may have left after an error or a repetition: the grant and its position in a queue.
+    /// Calling it twice does no harm.
     fn withdraw(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Withdrawn, EngineError>> {
         Box::pin(async move {
             match self.release(grant).await {
@@ -107,33 +109,33 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
         })
     }
 
-    /// Descriptors that, open in whatever process, keep the grant from being freed because this process died. Empty where it
-    /// does not hang on one.
+    /// Returns descriptors that keep the grant held after this process dies, for as long as any process has one of them open. Empty if
+    /// the grant does not depend on an open descriptor.
     fn anchors(&self, grant: &Grant) -> io::Result<Vec<OwnedFd>> {
         let _ = grant;
         Ok(Vec::new())
     }
 
-    /// Changes the grant's mode. With an error, the old mode stands.
+    /// Changes the grant's mode. On an error, the grant keeps its old mode.
     fn convert(self: Arc<Self>, conversion: Conversion) -> BoxFuture<'static, Result<Granted, ConvertError>> {
         let _ = conversion;
         let error = self.capabilities().unsupported("conversion of a held lock");
         Box::pin(async { Err(error.into()) })
     }
 
-    /// Writes the resource's value, if the grant still stands; durable when it answers.
+    /// Writes the resource's value, if the grant is still held. The value is durable when this returns.
     fn set_value(self: Arc<Self>, grant: Grant, bytes: Bytes) -> BoxFuture<'static, Result<(), ValueError>> {
         let _ = (grant, bytes);
         let error = self.capabilities().unsupported("a value that stays with the lock");
         Box::pin(async { Err(error.into()) })
     }
 
-    /// Notes down, by the engine's own clock, that what the grant protects was started `start.ago` before now; durable when it
-    /// answers. Only while the grant stands. If a start within `start.window`, or a later one than this, is noted
-    /// already, it changes nothing and says so: of two that come together through one owner, one is `Already`.
+    /// Records, by the engine's own clock, that what the grant protects was started `start.ago` before now. The grant must still be held,
+    /// and the record is durable when this returns. If a start within `start.window`, or a later one than this, is recorded already,
+    /// nothing changes and the result is `Already`. Of two simultaneous starts through one owner, one is `Already`.
     ///
-    /// Each call is a start of its own, also by the same grant. An engine that sends it again after a lost answer must tell its
-    /// own note from another's, or answer with an error. It may forget a start when its window has passed.
+    /// Each call is a separate start, also by the same grant. An engine that repeats the request after a lost response must distinguish
+    /// its own record from another's, or return an error. It may forget a start when its window has passed.
     fn remember(
         self: Arc<Self>,
         grant: Grant,
@@ -144,7 +146,7 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
         Box::pin(async { Err(error.into()) })
     }
 
-    /// How long ago, by the engine's own clock, the last start was that it remembers, if that is less than `window`.
+    /// Returns how long ago the last recorded start was, by the engine's own clock, if that is less than `window`.
     fn recall(
         self: Arc<Self>,
         name: LockName,
@@ -155,14 +157,14 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
         Box::pin(async { Err(error.into()) })
     }
 
-    /// Who holds a lock and who waits for it.
+    /// Returns the holders and the waiters of a lock.
     fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<'static, Result<LockInfo, InspectError>>;
 
-    /// The locks whose names start with `prefix` and that are held or waited for, in the order of their names.
+    /// Returns the locks that are held or waited for and whose names start with `prefix`, in the order of their names.
     fn list(self: Arc<Self>, prefix: String) -> BoxFuture<'static, Result<Vec<LockInfo>, InspectError>>;
 
-    /// The lock as it is, and again whenever its holders, or its waiters, have changed; changes that follow each other closely may be one. It
-    /// does not end. After an error it goes on with the lock as it is by then.
+    /// Yields the lock's state, and again after each change of its holders or waiters. Changes in close succession may be yielded as one.
+    /// The stream does not end. After an error it continues with the then current state.
     fn observe(self: Arc<Self>, name: LockName) -> BoxStream<'static, Result<LockInfo, InspectError>> {
         let _ = name;
         let capabilities = self.capabilities().clone();
@@ -171,8 +173,7 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
         }))
     }
 
-    /// Marks the present grants of a lock as broken and tells their holders, or frees them at once; answers with
-    /// those holders.
+    /// Marks the current grants of a lock as broken and notifies their holders, or frees the grants at once. Returns those holders.
     fn break_lock(
         self: Arc<Self>,
         name: LockName,
@@ -188,33 +189,33 @@ pub trait Engine: Send + Sync + fmt::Debug + 'static {
         Box::pin(async { Err(error.into()) })
     }
 
-    /// Lets go of connections. Called once, when everything that had begun is finished or given up.
+    /// Closes the connections. Called once, when every operation that had begun is finished or given up.
     fn close(self: Arc<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async {})
     }
 }
 
-/// Says that a request's answer is not wanted any more. Clones share it.
+/// A signal that a request's response is no longer needed. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Cancellation(CancellationToken);
 
 impl Cancellation {
-    /// One that is not raised.
+    /// Creates a signal that is not raised.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Raises it, for all clones and children.
+    /// Raises the signal, for all clones and children.
     pub fn cancel(&self) {
         self.0.cancel();
     }
 
-    /// Whether it is raised.
+    /// Returns whether the signal is raised.
     pub fn is_cancelled(&self) -> bool {
         self.0.is_cancelled()
     }
 
-    /// Resolves when it is raised.
+    /// Resolves when the signal is raised.
     ///
     /// # Cancellation safety
     /// May be dropped at any point.
@@ -222,7 +223,7 @@ impl Cancellation {
         self.0.cancelled().await;
     }
 
-    /// Runs a future until this is raised: `None` if it is raised first.
+    /// Runs a future until the signal is raised. Returns `None` if the signal is raised first.
     ///
     /// # Cancellation safety
     /// May be dropped at any point, if `work` may.
@@ -230,48 +231,47 @@ impl Cancellation {
         self.0.run_until_cancelled(work).await
     }
 
-    /// One that is raised with this one, and may be raised alone.
+    /// Creates a signal that is raised with this one, and can be raised alone.
     pub fn child(&self) -> Self {
         Self(self.0.child_token())
     }
 }
 
-/// What an engine is asked to grant.
+/// A request to an engine for one grant.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AcquireRequest {
     /// The grant's id.
     pub grant: GrantId,
-    /// What is to be locked.
+    /// The name of the lock.
     pub name: LockName,
-    /// How.
+    /// The requested mode.
     pub mode: Mode,
-    /// For whom.
+    /// The owner of the grant.
     pub owner: OwnerId,
-    /// Whether the owner may hold it already, through another client: then it re-enters, where the engine has
-    /// shared owners.
+    /// Whether the owner may hold the lock already, through another client: then the request re-enters, if the engine has shared owners.
     pub reenter: bool,
-    /// How long the grant lives without renewal.
+    /// The lifetime of the grant without renewal.
     pub ttl: Ttl,
-    /// Whether it will be renewed. If not, all of the ttl counts from the grant on, and none of it may be left for a renewal to give.
+    /// Whether the client renews the grant. If not, the whole ttl counts from the grant on: the engine must not leave a part of it to a
+    /// renewal.
     pub renews: bool,
-    /// Whether it waits.
+    /// Whether the request waits.
     pub wait: Waits,
-    /// What the caller calls itself.
+    /// The caller's label for itself.
     pub label: Option<Arc<str>>,
-    /// Raised when nobody waits for the answer any more.
+    /// Raised when the response is no longer needed.
     pub cancel: Cancellation,
-    /// How long nobody else gets the lock after this grant has expired. Zero without [`Capability::LockDelay`].
+    /// The time after the expiry of this grant in which the lock is not granted again. Zero without [`Capability::LockDelay`].
     pub lock_delay: Duration,
-    /// Whether the engine is to tell [`wanted`](GrantEvents::wanted). Not without [`Capability::Notices`].
+    /// Whether the engine reports [`wanted`](GrantEvents::wanted). Requires [`Capability::Notices`].
     pub notify: bool,
-    /// To be told what the engine learns by itself.
+    /// Receives the engine's own reports about the grant.
     pub events: GrantEvents,
 }
 
 impl AcquireRequest {
-    /// A request for an exclusive lock, by an owner of its own, that does not wait: for those who drive an engine
-    /// without a client.
+    /// Creates a request for an exclusive lock, with a new owner, that does not wait: for programs that use an engine without a client.
     pub fn new(name: LockName) -> Self {
         Self {
             grant: random::grant_id(),
@@ -290,7 +290,7 @@ impl AcquireRequest {
         }
     }
 
-    /// The grant that this asks for, once it has that token.
+    /// Returns the grant that this requests, with this token.
     pub fn granted(&self, token: Option<FencingToken>) -> Grant {
         Grant {
             id: self.grant,
@@ -303,15 +303,15 @@ impl AcquireRequest {
         }
     }
 
-    /// Whether it waits.
+    /// Returns whether the request waits.
     pub fn waits(&self) -> bool {
         self.wait == Waits::Yes
     }
 
-    /// Waits for a message, until an instant: nothing, if that comes first.
+    /// Waits for a message until an instant. Returns `None` if the instant comes first.
     ///
     /// # Errors
-    /// If the request is cancelled.
+    /// Fails if the request is cancelled.
     ///
     /// # Cancellation safety
     /// May be dropped at any point, if `message` may.
@@ -329,7 +329,7 @@ impl AcquireRequest {
         }
     }
 
-    /// The answer to a request that does not wait, where the lock is held; and to one that is cancelled.
+    /// Returns the error for a held lock, if the request does not wait, or for a cancelled request.
     pub fn not_granted(&self) -> AcquireError {
         if self.waits() || self.cancel.is_cancelled() {
             AcquireError::Engine(EngineError::Closed)
@@ -342,68 +342,68 @@ impl AcquireRequest {
 /// Whether a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// No. The answer to a lock that is held is [`AcquireError::Busy`].
+    /// Does not wait. The response for a held lock is [`AcquireError::Busy`].
     No,
-    /// Until it is granted or cancelled.
+    /// Waits until the lock is granted or the request is cancelled.
     Yes,
-    /// No more: it has waited, and asks for the last time.
+    /// Does not wait any more: the last attempt after a wait.
     NoMore,
 }
 
-/// What an engine granted.
+/// The engine's response to a granted request.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Granted {
-    /// The fencing token; that of the grant that was re-entered, if one was.
+    /// The fencing token. After a re-entrance, it is the token of the re-entered grant.
     pub token: Option<FencingToken>,
-    /// The resource's value, as it was at the grant.
+    /// The resource's value at the time of the grant.
     pub value: Value,
-    /// How long the grant lives if the engine hears nothing more.
+    /// How long the grant lasts without further requests.
     pub term: Term,
-    /// How soon the first renewal is due, where that is sooner than the term asks for. Only for a grant that is renewed.
+    /// The delay until the first renewal, if that is sooner than the term requires. Only for a grant that is renewed.
     pub first_renewal: Option<Duration>,
 }
 
 impl Granted {
-    /// A grant with no value.
+    /// Creates a grant without a value.
     pub fn new(token: Option<FencingToken>, term: Term) -> Self {
         Self { token, value: Value::default(), term, first_renewal: None }
     }
 
-    /// The same, with a first renewal that is due this soon.
+    /// Returns the same grant, whose first renewal is due within this time.
     #[must_use]
     pub fn renewed_within(self, first_renewal: Duration) -> Self {
         Self { first_renewal: Some(first_renewal), ..self }
     }
 
-    /// The same, with the resource's value.
+    /// Returns the same grant with the resource's value.
     #[must_use]
     pub fn with_value(self, value: Value) -> Self {
         Self { value, ..self }
     }
 }
 
-/// A grant, named to its engine.
+/// A grant, as requests to its engine name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Grant {
-    /// Which.
+    /// The id of the grant.
     pub id: GrantId,
-    /// Of what.
+    /// The name of the lock.
     pub name: LockName,
-    /// Whose.
+    /// The owner.
     pub owner: OwnerId,
-    /// How.
+    /// The mode.
     pub mode: Mode,
-    /// With which token.
+    /// The fencing token, if there is one.
     pub token: Option<FencingToken>,
-    /// How long it lives without renewal.
+    /// The lifetime without renewal.
     pub ttl: Ttl,
-    /// Whether a request for it was not answered, and may still arrive: see [`GrantEvents::unanswered`].
+    /// Whether a request for the grant was not answered, and may still arrive: see [`GrantEvents::unanswered`].
     pub may_arrive: bool,
 }
 
-/// A change of mode that an engine is asked for.
+/// A request to change a grant's mode.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Conversion {
@@ -411,9 +411,9 @@ pub struct Conversion {
     pub grant: Grant,
     /// The new mode.
     pub to: Mode,
-    /// Whether it waits until it is done or cancelled.
+    /// Whether the conversion waits until it is done or cancelled.
     pub waits: bool,
-    /// Raised when nobody waits for the answer any more.
+    /// Raised when the response is no longer needed.
     pub cancel: Cancellation,
 }
 
@@ -422,7 +422,7 @@ impl Conversion {
         Self { grant, to, waits, cancel }
     }
 
-    /// The answer to a conversion that does not wait, where others are in its way; and to one that is cancelled.
+    /// Returns the error for a conflict, if the conversion does not wait, or for a cancelled conversion.
     pub fn not_converted(&self) -> ConvertError {
         if self.waits || self.cancel.is_cancelled() {
             ConvertError::Engine(EngineError::Closed)
@@ -432,40 +432,40 @@ impl Conversion {
     }
 }
 
-/// Whether a request that was withdrawn can still take effect.
+/// Whether a withdrawn request can still take effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withdrawn {
-    /// It cannot.
+    /// The request can no longer take effect.
     ForGood,
-    /// It was sent on a connection that has broken since, and may arrive later: it is to be withdrawn again.
+    /// The request was sent on a connection that has broken since, and may arrive later: it must be withdrawn again.
     ForNow,
 }
 
-/// A start that an engine is asked to remember.
+/// A start for an engine to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Start {
-    /// How long before now it was: a length of time, since the clocks of callers are nobody's measure.
+    /// The time from the start until now. It is a duration, since engines do not rely on the clocks of callers.
     pub ago: Duration,
-    /// For how long after it no other is to follow.
+    /// The time after the start in which no other start may follow.
     pub window: Duration,
 }
 
 impl Start {
-    /// A start that was so long ago, and after which no other is to follow for the window.
+    /// Creates a start `ago` before now, after which no other start may follow within the window.
     pub const fn new(ago: Duration, window: Duration) -> Self {
         Self { ago, window }
     }
 }
 
-/// What became of a start that was to be remembered.
+/// The result of recording a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remembered {
-    /// It is noted down, durably.
+    /// The start is recorded durably.
     Recorded,
-    /// Another stands in its way, and nothing was changed.
+    /// Another start prevents this one, and nothing was changed.
     Already {
-        /// How long ago that was.
+        /// How long ago the other start was.
         ago: Duration,
     },
 }
@@ -473,13 +473,13 @@ pub enum Remembered {
 /// How an operator breaks a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Break {
-    /// Mark the grant and tell its holder: the lock is free when the holder lets go or its lease ends.
+    /// Marks the grant and notifies its holder. The lock is free when the holder releases it or its lease ends.
     Ask,
-    /// Free it at once. The holder may still believe that it holds: only fencing protects the data then.
+    /// Frees the lock at once. The former holder may still report the lock as held: only fencing protects the data then.
     Force,
 }
 
-/// What an engine tells the holder of a grant without having been asked. Nothing of it blocks.
+/// Receives the engine's unsolicited reports about a grant. No method blocks.
 #[derive(Clone)]
 pub struct GrantEvents {
     hold: Weak<Hold>,
@@ -491,12 +491,12 @@ impl GrantEvents {
         Self { hold: Arc::downgrade(hold), shared: Arc::downgrade(shared) }
     }
 
-    /// Events that nobody reads: for those who drive an engine without a client.
+    /// Creates events that are discarded: for programs that use an engine without a client.
     pub fn ignored() -> Self {
         Self { hold: Weak::new(), shared: Weak::new() }
     }
 
-    /// Resolves when there is no holder to be told any more.
+    /// Resolves when the grant has ended, so that nothing is left to report.
     #[cfg(any(feature = "etcd", feature = "zookeeper"))]
     pub(crate) fn unread(&self) -> impl Future<Output = ()> + Send + use<> {
         let watch = self.hold.upgrade().map(|hold| hold.watch());
@@ -507,14 +507,14 @@ impl GrantEvents {
         }
     }
 
-    /// The grant is lost. The first reason counts.
+    /// Reports that the grant is lost. Only the first reason counts.
     pub fn lost(&self, reason: LostReason) {
         if let (Some(hold), Some(shared)) = (self.hold.upgrade(), self.shared.upgrade()) {
             shared.lose(&hold, reason);
         }
     }
 
-    /// A request for the grant was sent and not answered: it may be carried out at any time. The grant is
+    /// Reports that a request for the grant was sent and not answered: it may be carried out at any time. The grant is
     /// [withdrawn](Engine::withdraw) after its release, or if it is not granted.
     pub fn unanswered(&self) {
         if let Some(hold) = self.hold.upgrade() {
@@ -522,7 +522,7 @@ impl GrantEvents {
         }
     }
 
-    /// Another request waits for this mode, which conflicts with the grant's. May come before the grant is answered.
+    /// Reports that another request waits for this mode, which conflicts with the grant's mode. May be called before the acquire returns.
     pub fn wanted(&self, mode: Mode) {
         if let Some(hold) = self.hold.upgrade() {
             hold.wanted(mode);

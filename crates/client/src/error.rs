@@ -1,4 +1,4 @@
-//! One error enum for each operation. Each says what happened, to which resource, and what the reader can do.
+//! One error enum for each operation. Each error names the resource, says what happened, and says what the reader can do.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use crate::url::UrlError;
 /// The cause behind an error of an engine.
 pub type Cause = Box<dyn std::error::Error + Send + Sync + 'static>;
 
-/// What can go wrong at an engine whatever it is asked for.
+/// An error of the engine that any operation can return.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// Nobody answered, or not in time. The same request may succeed later.
+    /// The engine did not answer, or not in time. The same request may succeed later.
     #[error("{engine} cannot be reached: {message}")]
     Unreachable {
         /// The engine.
         engine: &'static str,
-        /// Where, what was tried, and what to look at.
+        /// The address, what was tried, and what to check.
         message: String,
-        /// What the system said.
+        /// The error from the system.
         #[source]
         cause: Option<Cause>,
     },
@@ -35,7 +35,7 @@ pub enum EngineError {
         engine: &'static str,
         /// What was denied, the server's own words, and what to change.
         message: String,
-        /// What the system said.
+        /// The error from the system.
         #[source]
         cause: Option<Cause>,
     },
@@ -46,7 +46,7 @@ pub enum EngineError {
         engine: &'static str,
         /// What is missing, the server's own words, and what to change.
         message: String,
-        /// What the system said.
+        /// The error from the system.
         #[source]
         cause: Option<Cause>,
     },
@@ -55,21 +55,21 @@ pub enum EngineError {
     Refused {
         /// The engine.
         engine: &'static str,
-        /// Why, and what to change.
+        /// The reason, and what to change.
         message: String,
-        /// What the system said.
+        /// The error from the system.
         #[source]
         cause: Option<Cause>,
     },
-    /// What the engine has stored cannot be right. It does not guess.
+    /// The engine's stored data cannot be right. The engine does not guess.
     #[error("{engine} found damage: {message}")]
     Damaged {
         /// The engine.
         engine: &'static str,
-        /// Where, and how to get out of it.
+        /// The place of the damage, and how to repair it.
         message: String,
     },
-    /// The engine does not do this.
+    /// The engine does not offer this operation.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
     /// The client was closed.
@@ -78,27 +78,27 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// Whether the same request may succeed later without a change: the engine could not be reached.
+    /// Returns whether the same request may succeed later without a change: the engine could not be reached.
     pub const fn is_retryable(&self) -> bool {
         matches!(self, Self::Unreachable { .. })
     }
 
-    /// Whether a wait outlasts it. A client that has connected once does not find its host while the name server is away.
+    /// Returns whether a wait continues through this error. A connected client does not find its host while the name server is down.
     pub(crate) const fn is_outage(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::NotFound { .. })
     }
 
-    /// Whether it lasts until a person changes something. A full disk may have room again by itself.
+    /// Returns whether the error lasts until a person changes something. A full disk may have room again by itself.
     const fn needs_a_person(&self) -> bool {
         !matches!(self, Self::Unreachable { .. } | Self::NotFound { .. } | Self::Refused { .. })
     }
 }
 
-/// Why there is no client.
+/// Why a client could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The URL is not one that names an engine.
+    /// The URL does not name an engine.
     #[error(transparent)]
     Url(#[from] UrlError),
     /// The engine could not be opened.
@@ -110,38 +110,38 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whether connecting may succeed later without a change.
+    /// Returns whether connecting may succeed later without a change.
     pub const fn is_retryable(&self) -> bool {
         matches!(self, Self::Engine(error) if error.is_retryable())
     }
 }
 
-/// Why a lock was not acquired. Nothing is held and nobody waits; after an outage, as soon as the engine can be reached.
+/// Why a lock was not acquired. The request leaves neither a lock nor a waiter; after an outage, from when the engine can be reached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// The name is not one.
+    /// The name is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The ttl is not one.
+    /// The TTL is invalid.
     #[error(transparent)]
     Ttl(#[from] TtlError),
-    /// The limit on how long it may be held leaves no time at all.
+    /// The `max_hold` limit is zero.
     #[error("max_hold must be longer than zero")]
     MaxHold,
     /// The lock-delay is too long.
     #[error("a lock-delay is at most {most:?}")]
     LockDelay {
-        /// The longest.
+        /// The longest lock-delay.
         most: Duration,
     },
-    /// Somebody else holds it, and the request was not to wait.
+    /// Another owner holds the lock, and the request was not to wait.
     #[error("`{name}` is held by somebody else: wait for it, or see who with `inspect`")]
     Busy {
         /// The resource.
         name: LockName,
     },
-    /// It was not free in the time that the request was to wait.
+    /// The lock did not become free within the wait.
     #[error(
         "`{name}` did not become free within {waited:?}: wait longer, or see who holds it with `inspect`"
     )]
@@ -151,15 +151,15 @@ pub enum AcquireError {
         /// How long the request was to wait.
         waited: Duration,
     },
-    /// Waiting would never end, because those waited for wait for this request.
+    /// Waiting would never end: the holders and waiters ahead of this request in turn wait for it.
     #[error("deadlock on `{name}`: {}; release something that the others wait for, and try again", cycle_text(.cycle))]
     Deadlock {
         /// The resource.
         name: LockName,
-        /// The whole cycle, each member waiting for the next and the last for the first.
+        /// The whole cycle: each member waits for the next, and the last for the first.
         cycle: Vec<CycleMember>,
     },
-    /// This owner holds it already, in a mode that does not cover the one asked for.
+    /// This owner holds the lock already, in a mode that does not cover the requested one.
     #[error(
         "this owner holds `{name}` in mode {held}, which does not cover {asked}: use `convert` on its guard where the engine has that, or release it first"
     )]
@@ -168,10 +168,10 @@ pub enum AcquireError {
         name: LockName,
         /// The mode that is held.
         held: Mode,
-        /// The mode that was asked for.
+        /// The mode that was requested.
         asked: Mode,
     },
-    /// It was granted, but the lease was over before the answer could be used, and that several times.
+    /// The lock was granted, but its lease expired before the grant could be used, and further attempts did not help.
     #[error(
         "`{name}` was granted too late to be used: the engine takes longer to answer than the ttl of {ttl:?} allows; use a longer one"
     )]
@@ -181,18 +181,18 @@ pub enum AcquireError {
         /// The ttl of the request.
         ttl: Duration,
     },
-    /// The engine failed, or does not do this.
+    /// The engine failed, or does not offer this operation.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
 impl AcquireError {
-    /// Whether another owner holds the lock: [`Busy`](Self::Busy) or [`TimedOut`](Self::TimedOut).
+    /// Returns whether another owner holds the lock: [`Busy`](Self::Busy) or [`TimedOut`](Self::TimedOut).
     pub const fn is_busy(&self) -> bool {
         matches!(self, Self::Busy { .. } | Self::TimedOut { .. })
     }
 
-    /// Whether the same request may succeed later without a change.
+    /// Returns whether the same request may succeed later without a change.
     pub const fn is_retryable(&self) -> bool {
         match self {
             Self::Busy { .. } | Self::TimedOut { .. } | Self::Deadlock { .. } | Self::Lapsed { .. } => true,
@@ -209,11 +209,11 @@ impl AcquireError {
 /// One request of a deadlock's cycle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CycleMember {
-    /// What it waits for.
+    /// The resource that the request waits for.
     pub name: LockName,
-    /// Who waits, in which mode, and what it called itself.
+    /// The waiter, with its mode and its label.
     pub member: Member,
-    /// Its place in the resource's queue, from 0.
+    /// The request's place in the resource's queue, from 0.
     pub place: usize,
 }
 
@@ -229,19 +229,19 @@ fn cycle_text(cycle: &[CycleMember]) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// Its lease ran out, because it was not to be renewed or could not be.
+    /// The lease expired, because it was not to be renewed or could not be.
     #[error("its lease ran out")]
     Expired,
-    /// It was held for as long as `max_hold` allowed.
+    /// The lock was held for as long as `max_hold` allowed.
     #[error("it was held for as long as max_hold allowed")]
     MaxHold,
-    /// An operator broke it.
+    /// An operator broke the lock.
     #[error("an operator broke it")]
     Broken,
-    /// The engine does not know the grant any more: it was freed, or what kept it was deleted or forgotten.
+    /// The engine no longer knows the grant: it was freed, or its record was deleted or forgotten.
     #[error("the engine no longer knows the grant")]
     Forgotten,
-    /// The connection or session that carried it ended.
+    /// The connection or session of the grant ended.
     #[error("the connection or session that carried it ended")]
     Disconnected,
     /// The client was closed.
@@ -256,12 +256,12 @@ pub enum LostReason {
 pub struct Lost {
     /// The resource.
     pub name: LockName,
-    /// Why.
+    /// The reason.
     pub reason: LostReason,
 }
 
 impl Lost {
-    /// The lock with this name is lost for this reason.
+    /// Creates the error for the loss of this lock.
     pub const fn new(name: LockName, reason: LostReason) -> Self {
         Self { name, reason }
     }
@@ -271,22 +271,22 @@ impl Lost {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RenewError {
-    /// There is nothing to renew.
+    /// The grant is lost, and there is nothing to renew.
     #[error("the grant is lost: {0}")]
     Lost(LostReason),
-    /// The engine failed: whether the grant stands is not known.
+    /// The engine failed: whether the lock is still held is not known.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
-/// Why a grant's mode was not changed. The old mode stands, except with `Lost`.
+/// Why a grant's mode was not changed. The old mode remains, except with `Lost`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConvertError {
     /// The lock is no longer held at all.
     #[error(transparent)]
     Lost(#[from] Lost),
-    /// The same owner has re-entered it, and other guards rely on the mode that is held.
+    /// The same owner has re-entered the lock, and other guards rely on the held mode.
     #[error(
         "other guards of the same owner rely on `{name}` being held in mode {held}, which {to} does not cover: release them first"
     )]
@@ -295,23 +295,23 @@ pub enum ConvertError {
         name: LockName,
         /// The mode that is held.
         held: Mode,
-        /// The mode that was asked for.
+        /// The mode that was requested.
         to: Mode,
     },
-    /// Others hold modes that conflict, and the request was not to wait.
+    /// Other owners hold conflicting modes, and the request was not to wait.
     #[error("`{name}` cannot be converted to {to} now: others hold it in conflicting modes")]
     Busy {
         /// The resource.
         name: LockName,
-        /// The mode that was asked for.
+        /// The mode that was requested.
         to: Mode,
     },
-    /// It did not become possible in time.
+    /// Conflicting modes were still held at the end of the wait.
     #[error("`{name}` could not be converted to {to} within {waited:?}")]
     TimedOut {
         /// The resource.
         name: LockName,
-        /// The mode that was asked for.
+        /// The mode that was requested.
         to: Mode,
         /// How long the request was to wait.
         waited: Duration,
@@ -330,12 +330,12 @@ pub enum ConvertError {
 }
 
 impl ConvertError {
-    /// Whether other owners hold conflicting modes: [`Busy`](Self::Busy) or [`TimedOut`](Self::TimedOut).
+    /// Returns whether other owners hold conflicting modes: [`Busy`](Self::Busy) or [`TimedOut`](Self::TimedOut).
     pub const fn is_busy(&self) -> bool {
         matches!(self, Self::Busy { .. } | Self::TimedOut { .. })
     }
 
-    /// Whether the same conversion may succeed later without a change.
+    /// Returns whether the same conversion may succeed later without a change.
     pub const fn is_retryable(&self) -> bool {
         match self {
             Self::Busy { .. } | Self::TimedOut { .. } | Self::Deadlock { .. } => true,
@@ -345,15 +345,14 @@ impl ConvertError {
     }
 }
 
-/// Why a release did not do what it should.
+/// Why a release failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
-    /// There was nothing to release: the grant had ended before, for this reason. Nobody else's lock was touched.
+    /// There was nothing to release: the grant had ended before, for this reason. No other owner's lock was touched.
     #[error("there was nothing to release: {0}")]
     NotHeld(LostReason),
-    /// The engine failed. The client goes on trying in the background; at the latest the lock is free when its lease
-    /// or connection ends.
+    /// The engine failed. The client retries in the background. At the latest, the lock is free when its lease or connection ends.
     #[error("the release is not confirmed: {0}; it goes on in the background")]
     Engine(#[from] EngineError),
 }
@@ -365,10 +364,10 @@ pub enum ValueError {
     /// The value is too long.
     #[error("a lock's value has at most {max} bytes, and this one has {bytes}: store it elsewhere, and its address here", max = crate::Value::MAX_BYTES)]
     TooLong {
-        /// How many bytes it has.
+        /// The length of the value in bytes.
         bytes: usize,
     },
-    /// The mode does not allow to write.
+    /// The mode does not allow writes.
     #[error("the value of `{name}` is written by a holder of PW or EX, and this one holds {held}")]
     Mode {
         /// The resource.
@@ -379,28 +378,28 @@ pub enum ValueError {
     /// The lock is no longer held: nothing was written.
     #[error(transparent)]
     Lost(#[from] Lost),
-    /// The engine failed, or keeps no values.
+    /// The engine failed, or stores no values.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
-/// Why an engine did not remember a start.
+/// Why an engine did not record a start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RememberError {
-    /// The lock is no longer held: nothing was remembered.
+    /// The lock is no longer held: nothing was recorded.
     #[error(transparent)]
     Lost(#[from] Lost),
-    /// The engine failed, and may or may not remember it; or it remembers no starts.
+    /// The engine failed and may or may not have recorded the start; or it records no starts.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
-/// Why a job that is to run once in a period neither ran nor was found to have run, or why its end was not taken in.
+/// Why a job that is to run once in a period neither ran nor was found to have run, or why its end was not recorded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OncePerError {
-    /// The period leaves no time at all.
+    /// The period is zero.
     #[error(
         "the period of `{name}` must be longer than zero: give the time between two starts, such as a minute"
     )]
@@ -408,7 +407,7 @@ pub enum OncePerError {
         /// The resource.
         name: LockName,
     },
-    /// The spread takes up the whole period.
+    /// The spread is as long as the period or longer.
     #[error(
         "the spread of `{name}` must be shorter than its period of {period:?}, and is {spread:?}: give by how much the starts of one turn may lie apart"
     )]
@@ -420,21 +419,21 @@ pub enum OncePerError {
         /// The spread.
         spread: Duration,
     },
-    /// In this mode several would run at once.
+    /// In this mode, several jobs would run at once.
     #[error(
         "a job that runs once in a period holds `{name}` in mode EX or PW, and this one asks for {asked}: leave the mode out"
     )]
     Mode {
         /// The resource.
         name: LockName,
-        /// The mode that was asked for.
+        /// The mode that was requested.
         asked: Mode,
     },
-    /// The lock was not got, and no start is recorded: nothing was run.
+    /// The lock was not acquired, and no start is recorded: nothing was run.
     #[error(transparent)]
     Acquire(#[from] AcquireError),
-    /// The lock was lost. From `begin`: nothing was run, nor recorded. From `succeeded`: the run is not recorded, and somebody
-    /// else may have begun another.
+    /// The lock was lost. From `begin`: nothing was run or recorded. From `succeeded`: the run is not recorded, and another owner may have
+    /// begun one.
     #[error(transparent)]
     Lost(#[from] Lost),
     /// The engine failed while the start was recorded. Nothing was run.
@@ -444,37 +443,37 @@ pub enum OncePerError {
     StartInDoubt {
         /// The resource.
         name: LockName,
-        /// What the engine said.
+        /// The error from the engine.
         #[source]
         error: EngineError,
     },
-    /// The engine failed while the start of a run that succeeded was recorded.
+    /// The engine failed while it recorded the start of a run that had succeeded.
     #[error(
         "`{name}` was run, and whether that is recorded is not known: {error}; if it is not, it is run again"
     )]
     SuccessInDoubt {
         /// The resource.
         name: LockName,
-        /// What the engine said.
+        /// The error from the engine.
         #[source]
         error: EngineError,
     },
-    /// What is to be recorded is; the release is not confirmed.
+    /// The records are complete, but the release is not confirmed.
     #[error(transparent)]
     Release(#[from] ReleaseError),
-    /// The engine failed, or remembers no starts. Nothing was run, nor recorded.
+    /// The engine failed, or records no starts. Nothing was run or recorded.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
 impl OncePerError {
-    /// Whether another owner holds the lock, and no start is recorded.
+    /// Returns whether another owner holds the lock, and no start is recorded.
     pub const fn is_busy(&self) -> bool {
         matches!(self, Self::Acquire(error) if error.is_busy())
     }
 
-    /// Whether the same request may succeed later without a change. `Lost` and the two `InDoubt` are not among them: there the
-    /// caller has to decide what a second run would do.
+    /// Returns whether the same request may succeed later without a change. It is false for `Lost` and the two `InDoubt` errors: the caller
+    /// must decide whether a second run does harm.
     pub const fn is_retryable(&self) -> bool {
         match self {
             Self::Acquire(error) => error.is_retryable(),
@@ -487,7 +486,7 @@ impl OncePerError {
         matches!(self, Self::Engine(error) if error.is_outage())
     }
 
-    /// Whether every further attempt must fail too, unless a person changes something.
+    /// Returns whether every further attempt must fail too, unless a person changes something.
     pub(crate) const fn ends_a_schedule(&self) -> bool {
         match self {
             Self::Period { .. } | Self::Spread { .. } | Self::Mode { .. } => true,
@@ -500,11 +499,11 @@ impl OncePerError {
     }
 }
 
-/// Why nothing can be seen of a lock.
+/// Why the state of a lock could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InspectError {
-    /// The name is not one.
+    /// The name is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
     /// The engine failed.
@@ -516,23 +515,23 @@ pub enum InspectError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BreakError {
-    /// The name is not one.
+    /// The name is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// Nobody holds it.
+    /// The lock has no holder.
     #[error("`{name}` is not held by anybody")]
     NotHeld {
         /// The resource.
         name: LockName,
     },
-    /// The engine cannot take a lock from a holder that does not let go; these hold it.
+    /// The engine cannot take a lock from a holder that does not release it.
     #[error("`{name}` cannot be taken from its holder: {advice}")]
     HolderKeepsIt {
         /// The resource.
         name: LockName,
-        /// Who holds it.
+        /// The holders of the lock.
         holders: Vec<Member>,
-        /// What to do instead.
+        /// What the operator can do instead.
         advice: String,
     },
     /// The engine failed, or cannot break locks.
@@ -542,15 +541,15 @@ pub enum BreakError {
 
 /// The error of an operation that waits.
 pub(crate) trait OperationError: Display {
-    /// What the engine failed with, if it is that.
+    /// Returns the engine's error, if it is one.
     fn of_engine(&self) -> Option<&EngineError>;
 
-    /// Whether the engine could not be reached: the operation may have been carried out or not.
+    /// Returns whether the engine could not be reached: the operation may have been carried out or not.
     fn is_outage(&self) -> bool {
         self.of_engine().is_some_and(EngineError::is_outage)
     }
 
-    /// Whether the engine did not answer, or was told to give up.
+    /// Returns whether the engine did not answer, or was cancelled.
     fn is_of_no_answer(&self) -> bool {
         self.is_outage() || matches!(self.of_engine(), Some(EngineError::Closed))
     }
@@ -574,13 +573,13 @@ impl OperationError for ConvertError {
     }
 }
 
-/// What a closed client could not confirm.
+/// The error of a closed client with releases that are not confirmed.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{unconfirmed} release(s) are not confirmed: those locks are free when their leases or connections end"
 )]
 pub struct CloseError {
-    /// How many releases are still open.
+    /// The number of releases that are not confirmed.
     pub unconfirmed: usize,
 }
 

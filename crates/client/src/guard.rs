@@ -1,4 +1,4 @@
-//! The guard: what a holder has in its hands.
+//! The guard of a held lock.
 
 use std::future::{Future, poll_fn};
 use std::os::fd::OwnedFd;
@@ -22,12 +22,12 @@ use crate::inner::ClientInner;
 use crate::operation::Operation;
 use crate::watch::GuardWatch;
 
-/// A lock that is held. Dropping it releases the lock, on the client's own thread and without blocking;
-/// [`release`](Guard::release) does it at once and says how it went.
+/// A held lock. Dropping the guard releases the lock, on the client's own thread and without blocking. [`release`](Guard::release) waits
+/// for the release and returns its result.
 ///
-/// A guard that goes with an early return from `main` is released too: dropping the last [`Client`](crate::Client) waits up to two
-/// seconds for releases that are under way. A process that ends without dropping its client and guards (`std::process::exit`, an
-/// abort, a kill) leaves the lock to its lease; so does an engine that does not answer within those two seconds.
+/// An early return from `main` releases its guards too: dropping the last [`Client`](crate::Client) waits up to two seconds for releases
+/// that are under way. A process that ends without dropping its client and guards (`std::process::exit`, an abort, a kill) leaves the lock
+/// held until its lease or connection ends. The same is true of an engine that does not answer within those two seconds.
 #[derive(Debug)]
 #[must_use = "dropping a guard releases the lock"]
 pub struct Guard {
@@ -36,26 +36,26 @@ pub struct Guard {
     on_drop: OnDrop,
 }
 
-/// What a guard does when it is dropped.
+/// The effect of dropping a guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnDrop {
-    /// It was released before.
+    /// The guard was released before.
     Nothing,
     Release,
     /// For guards of the blocking API.
     ReleaseAndWait,
 }
 
-/// How a release went.
+/// The result of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the lock may have been lost before it was released"]
 #[non_exhaustive]
 pub enum Release {
     /// The lock was held until now, and is free.
     Released,
-    /// The lock stays held: its owner re-entered it, and has other guards.
+    /// The lock stays held: its owner re-entered it and has other guards.
     StillHeld,
-    /// The lock had been lost before, and for this reason: what was done since then may have met somebody else's work.
+    /// The lock was lost before the release, for this reason. Work done since then may have overlapped with another holder's.
     AlreadyLost(LostReason),
 }
 
@@ -64,7 +64,7 @@ impl Guard {
         Self { hold, shared, on_drop: OnDrop::Release }
     }
 
-    /// The same guard, whose drop blocks until the engine has answered, for a limited time.
+    /// Returns the same guard with a drop that blocks, for a limited time, until the engine has answered.
     pub(crate) const fn blocking(mut self) -> Self {
         self.on_drop = OnDrop::ReleaseAndWait;
         self
@@ -78,49 +78,49 @@ impl Guard {
         &self.shared
     }
 
-    /// What is locked.
+    /// Returns the name of the lock.
     pub fn name(&self) -> &LockName {
         &self.hold.name
     }
 
-    /// How it is locked.
+    /// Returns the mode in which the lock is held.
     pub fn mode(&self) -> Mode {
         self.hold.mode()
     }
 
-    /// Who holds it.
+    /// Returns the owner that holds the lock.
     pub fn owner(&self) -> OwnerId {
         self.hold.owner
     }
 
-    /// Which grant it is, as [`Client::inspect`](crate::Client::inspect) shows it.
+    /// Returns the id of the grant, as [`Client::inspect`](crate::Client::inspect) shows it.
     pub fn grant(&self) -> GrantId {
         self.hold.id
     }
 
-    /// The fencing token, where the engine has them: send it along with every write.
+    /// Returns the fencing token, where the engine has them. Send it along with every write.
     pub fn token(&self) -> Option<FencingToken> {
         self.hold.token()
     }
 
-    /// The fencing token, or the error that this engine has none. It never fails for a request with
+    /// Returns the fencing token, or an error if this engine has none. It never fails for a request with
     /// [`require(Capability::Fencing)`](crate::LockRequest::require).
     pub fn fencing_token(&self) -> Result<FencingToken, Unsupported> {
         self.token().ok_or_else(|| self.engine().capabilities().unsupported(Capability::Fencing.to_string()))
     }
 
-    /// The value that stays with the resource: as it was at the grant, or as this guard last wrote it.
+    /// Returns the value that stays with the resource, as it was at the grant or as this guard last wrote it.
     pub fn value(&self) -> Value {
         self.hold.value()
     }
 
-    /// The instant from which on [`check`](Self::check) fails unless the lease is renewed before; `None` where
-    /// only the end of the connection or of the process ends the grant.
+    /// Returns the instant from which [`check`](Self::check) fails unless the lease is renewed before. `None` where only the end of the
+    /// connection or of the process ends the grant.
     pub fn deadline(&self) -> Option<BootTime> {
         self.hold.deadline()
     }
 
-    /// What may be believed now. No I/O.
+    /// Returns the state of the lock at this instant. No I/O.
     pub fn state(&self) -> GuardState {
         match self.check() {
             Ok(()) => self.hold.state(),
@@ -128,18 +128,18 @@ impl Guard {
         }
     }
 
-    /// An error from the deadline on, or as soon as the lock is known to be lost. No I/O: call it before every step
-    /// that must not be done without the lock.
+    /// Returns an error from the deadline on, or as soon as the lock is known to be lost. No I/O: call it before every step that must not
+    /// be done without the lock.
     pub fn check(&self) -> Result<(), Lost> {
         self.hold.check(self.shared.clock.now()).map_err(|reason| {
-            // Whoever looks first ends belief for all: it does not come back with a late renewal.
+            // The first check after the deadline ends the hold for all guards: a late renewal does not restore it.
             self.shared.lose(&self.hold, reason);
             Lost { name: self.hold.name.clone(), reason }
         })
     }
 
-    /// Resolves when the lock is lost, with the reason; never, if it is released. It does not borrow the guard, so that it
-    /// can be awaited in a task beside the work.
+    /// Resolves with the reason when the lock is lost; never, if it is released. The future does not borrow the guard: a task beside the
+    /// work can await it.
     ///
     /// # Cancellation safety
     /// May be dropped at any point.
@@ -153,8 +153,8 @@ impl Guard {
         }
     }
 
-    /// Resolves when renewal is failing, with the deadline at which the lock is lost if that goes on; never, if the lock is released
-    /// or lost first. Until the deadline the lock is held and safe.
+    /// Resolves when renewal fails, with the deadline at which the lock is lost unless a renewal succeeds before. Never resolves if the
+    /// lock is released or lost first. Until the deadline the lock is held and safe.
     ///
     /// # Cancellation safety
     /// May be dropped at any point.
@@ -163,12 +163,12 @@ impl Guard {
         async move { watch.jeopardy().await }
     }
 
-    /// Resolves when another request waits for the lock in a mode that conflicts with this one, with that mode; never, if the lock
-    /// is released or lost first, or was not requested with [`notify`](crate::LockRequest::notify). For a holder that can stop early:
-    /// nothing is taken from a holder that goes on.
+    /// Resolves with the mode when another request waits for the lock in a mode that conflicts with this one. Never resolves if the lock is
+    /// released or lost first, or was requested without [`notify`](crate::LockRequest::notify). For a holder that can stop early: a holder
+    /// that continues keeps the lock.
     ///
-    /// It is a hint. The other request may have given up since; and a notice that was told stays true until the mode is
-    /// converted to one that does not conflict.
+    /// The mode is a hint: the other request may have left the queue since. A notice stays in effect until the guard's mode is converted to
+    /// one that does not conflict.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new()?.block_on(async {
@@ -190,22 +190,22 @@ impl Guard {
         async move { watch.wanted().await }
     }
 
-    /// Descriptors that keep the grant standing, should this process die: for as long as any process has one of them open, the
-    /// engine does not free the lock on that account. For a program that must not let anybody in before its children are
-    /// gone. Empty where the lock does not hang on an open descriptor, as with a lease, which stands until it ends.
+    /// Returns descriptors that keep the grant if this process dies. While any process has one of them open, the engine does not free the
+    /// lock because of that death. For a program that must exclude other holders until its children have ended. Empty where the grant does
+    /// not depend on an open descriptor, as with a lease, which lasts until it expires.
     ///
-    /// They are closed on exec; a release frees the lock, whoever still has them.
+    /// The descriptors are closed on exec. A release frees the lock, even if other processes still have them open.
     pub fn anchors(&self) -> std::io::Result<Vec<OwnedFd>> {
         self.engine().anchors(&self.hold.grant())
     }
 
-    /// Tells how this guard's hold on the lock ended, and when its deadline moves, without keeping it.
+    /// Returns a watch, which reports the end of this guard's hold and moves of its deadline. The watch does not keep the lock.
     pub fn watch(&self) -> GuardWatch {
         self.hold.watch()
     }
 
-    /// Runs a future for as long as the lock is held, and drops it at loss. It is never polled after the deadline, also
-    /// if this process was stopped in between.
+    /// Runs a future while the lock is held, and drops it when the lock is lost. The future is never polled after the deadline, even if
+    /// this process was stopped in between.
     ///
     /// # Cancellation safety
     /// May be dropped at any point, if `work` may.
@@ -214,8 +214,8 @@ impl Guard {
         run_while(|| self.check(), lost, work).await
     }
 
-    /// Writes the value that stays with the resource: at most [`Value::MAX_BYTES`], only by a holder of EX or PW and
-    /// only while the grant stands. It is durable when this returns.
+    /// Writes the value that stays with the resource, of at most [`Value::MAX_BYTES`]. The mode must be EX or PW, and the lock must still
+    /// be held. The value is durable when this returns.
     ///
     /// # Cancellation safety
     /// May be dropped at any point; whether the value was written is then not known.
@@ -245,10 +245,10 @@ impl Guard {
         result
     }
 
-    /// Has the engine note down a start of what this protects.
+    /// Makes the engine record a start of the job that this lock protects.
     ///
     /// # Cancellation safety
-    /// May be dropped at any point; whether it was noted down is then not known.
+    /// May be dropped at any point; whether the start was recorded is then not known.
     pub(crate) async fn remember(&self, start: Start) -> Result<Remembered, RememberError> {
         self.check()?;
         let result = self.shared.ask(|engine| engine.remember(self.hold.grant(), start)).await;
@@ -262,13 +262,13 @@ impl Guard {
         Lost { name: self.hold.name.clone(), reason }
     }
 
-    /// Releases the lock and says how that went. It returns when the engine has freed the lock, also if the lock was lost before.
-    /// With an error the release goes on in the background.
+    /// Releases the lock and returns the result. Returns when the engine has freed the lock, even if the lock was lost before. After an
+    /// error, the release continues in the background.
     ///
     /// # Cancellation safety
-    /// May be dropped at any point: the release goes on, on the client's own thread.
+    /// May be dropped at any point: the release continues on the client's own thread.
     pub async fn release(mut self) -> Result<Release, ReleaseError> {
-        // Belief may have ended without anybody having looked.
+        // The deadline may have passed without a call of `check`.
         let _ = self.check();
         self.on_drop = OnDrop::Nothing;
         let (grant, releasing, lost) = match self.shared.let_go(&self.hold) {
@@ -278,7 +278,7 @@ impl Guard {
             (LetGo::Lost(reason, progress), _) => return self.after_loss(reason, progress).await,
         };
         let asking = self.engine().clone().release(grant.clone());
-        // One for this future, and one for what goes on if it is dropped.
+        // `releasing` is for this future, and `going_on` for the release that continues if this future is dropped.
         let going_on = self.shared.reentry.releasing(&self.hold);
         let (background, again) = (self.shared.background.clone(), grant.clone());
         let settle = move |result| -> BoxFuture<'static, ()> {
@@ -302,7 +302,7 @@ impl Guard {
         }
     }
 
-    /// Lets go of the lock in the background: nothing if that was done before, or if other guards still stand.
+    /// Begins the release in the background. Returns `None` if it began before, or if the grant has other guards.
     pub(crate) fn begin_release(&mut self) -> Option<JoinHandle<()>> {
         if std::mem::replace(&mut self.on_drop, OnDrop::Nothing) == OnDrop::Nothing {
             return None;
@@ -315,8 +315,8 @@ impl Guard {
         }
     }
 
-    /// Waits until the background release of a lost grant is done. If it has failed so far, the engine is asked once more, for the
-    /// error.
+    /// Waits until the background release of a lost grant is done. If that release has failed so far, asks the engine once more, to return
+    /// its error.
     async fn after_loss(
         &self,
         reason: LostReason,
@@ -348,8 +348,8 @@ impl Drop for Guard {
     }
 }
 
-/// Runs `work` until it is done or `lost` resolves. Looks at `check` before each poll of the work: a process that was stopped may resume
-/// after the deadline.
+/// Runs `work` until it is done or `lost` resolves. Calls `check` before each poll of the work: a process that was stopped may resume after
+/// the deadline.
 pub(crate) async fn run_while<F: Future>(
     check: impl Fn() -> Result<(), Lost>,
     lost: impl Future<Output = Lost>,

@@ -1,7 +1,7 @@
-//! A grant as its holder sees it: what is believed, until when, and why no longer.
+//! A client's local state of a grant: whether the grant is valid, until when, and why it ended.
 //!
-//! Two rules: belief never outlives the deadline, whoever looks; and what is lost stays lost, also if a renewal
-//! that was under way succeeds after all.
+//! Two rules: no check reports a grant as valid after its deadline; and a lost grant stays lost, also if a renewal that was under way
+//! succeeds after all.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -21,7 +21,7 @@ use crate::renewal::{Begun, Renewal};
 use crate::session_lease::SessionLease;
 use crate::watch::{GuardWatch, Shown};
 
-/// What a guard's holder may believe.
+/// The state of a guard's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GuardState {
@@ -29,22 +29,22 @@ pub enum GuardState {
     Held,
     /// The lock is held and safe, but renewal is failing.
     Jeopardy {
-        /// When it will be lost if that goes on; `None` where only the end of a connection ends it.
+        /// The instant at which the lock is lost if renewal keeps failing. `None` if only the end of a connection ends it.
         until: Option<BootTime>,
     },
     /// The lock is no longer held.
     Lost(LostReason),
 }
 
-/// What becomes of a lock that is lost while the engine still has it: an operator broke it, `max_hold` is over, or the client
-/// cannot confirm it in time.
+/// What the client does with a lock that is lost while the engine still has the grant: an operator broke it, `max_hold` is over, or the
+/// client cannot confirm it in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum WhenLost {
     /// The client releases it at once, whatever the holder does.
     #[default]
     Release,
-    /// It is released when its last guard is released or dropped, or when its lease ends: for a holder that must stop
-    /// something before anybody else may begin.
+    /// The client releases it when its last guard is released or dropped, or its lease ends: for a holder that must stop something before
+    /// the lock is granted again.
     Keep,
 }
 
@@ -57,19 +57,19 @@ pub enum Ended {
     Lost(LostReason),
 }
 
-/// A grant and what is believed of it. Shared by all guards that re-entered it.
+/// A grant and its local state, shared by all guards that re-entered it.
 pub(crate) struct Hold {
     pub(crate) id: GrantId,
     pub(crate) name: LockName,
     pub(crate) owner: OwnerId,
-    /// Whether the owner was named by the caller, and may re-enter.
+    /// Whether the caller named the owner, which may then re-enter.
     pub(crate) reenters: bool,
-    /// One conversion at a time: taken before it is begun, and kept until it is settled.
+    /// Admits one conversion at a time: taken before the conversion begins, and kept until it is settled.
     pub(crate) conversion_gate: OnceLock<Arc<tokio::sync::Mutex<()>>>,
     ttl: Ttl,
     pub(crate) renews: bool,
     when_lost: WhenLost,
-    /// Whether a request for it was not answered, and may still arrive.
+    /// Whether a request for the grant was not answered, and may still arrive.
     unanswered: AtomicBool,
     belief: Mutex<Belief>,
 }
@@ -77,24 +77,24 @@ pub(crate) struct Hold {
 #[derive(Debug)]
 pub(crate) struct Belief {
     pub(crate) phase: Phase,
-    /// How many guards stand for it.
+    /// The number of guards that share the grant.
     pub(crate) guards: usize,
     pub(crate) mode: Mode,
     pub(crate) conversion: Option<UnderWay>,
     pub(crate) token: Option<FencingToken>,
     pub(crate) value: Value,
     pub(crate) lease_ends: Option<BootTime>,
-    /// On which the grant hangs, if it does.
+    /// The session on which the grant depends, if any.
     pub(crate) session: Option<SessionLease>,
     max_hold_ends: Option<BootTime>,
     renewal: Renewal,
-    /// Under which instant the schedule has it.
+    /// The instant under which the hold is in the schedule.
     scheduled: Option<BootTime>,
-    /// What others wait for, as far as the engine has told. Some of it may be compatible with the mode by now.
+    /// The modes that other requests wait for, as the engine reported. Some may be compatible with the current mode.
     wanted: ModeSet,
-    /// What the engine may still hold of a grant that is lost.
+    /// What the engine may still hold of a lost grant.
     leftover: Leftover,
-    /// Created with the first watch: most locks come and go unwatched.
+    /// Created with the first watch: most locks are never watched.
     watched: Option<watch::Sender<Shown>>,
 }
 
@@ -103,18 +103,19 @@ pub(crate) struct Belief {
 enum Leftover {
     /// The grant is not lost, or its last guard has taken over the release.
     Nothing,
-    /// The grant, until its last guard goes, or until an instant: a session does not end by itself. The owner's next acquire waits for that.
+    /// The grant, until its last guard is released or dropped, or until an instant: a session does not end by itself. The owner's next
+    /// acquire waits for the release.
     Kept { releasing: Option<Releasing>, until: Option<BootTime> },
     /// The grant, until the background release is done.
     Releasing(watch::Receiver<Progress>),
 }
 
-/// How far a background release has come.
+/// The progress of a background release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// The engine has not answered yet.
     Asked,
-    /// The engine could not be asked so far. The release is repeated.
+    /// The release has failed so far, and is repeated.
     Failed,
     /// The engine has freed the grant, or did not hold it.
     Done,
@@ -124,7 +125,7 @@ pub(crate) enum Progress {
 #[derive(Debug)]
 pub(crate) struct ReleaseTask {
     pub(crate) grant: Grant,
-    /// Holds back the owner's next acquire of the lock.
+    /// Delays the owner's next acquire of the lock until the release is done.
     releasing: Option<Releasing>,
     progress: Option<watch::Sender<Progress>>,
 }
@@ -134,14 +135,14 @@ impl ReleaseTask {
         Self { grant, releasing, progress: None }
     }
 
-    /// The engine could not be asked.
+    /// Publishes that the engine could not be asked.
     pub(crate) fn failed(&self) {
         self.publish(Progress::Failed);
     }
 
-    /// The engine has freed the grant.
+    /// Publishes that the engine has freed the grant.
     pub(crate) fn done(mut self) {
-        // First: a caller that sees `Done` may acquire again at once.
+        // Dropped first: a caller that sees `Done` may acquire again at once.
         drop(self.releasing.take());
         self.publish(Progress::Done);
     }
@@ -160,36 +161,36 @@ pub(crate) enum Phase {
     Ended(Ended),
 }
 
-/// What is to be done about a hold whose instant has come.
+/// The action that is due for a hold.
 pub(crate) enum Due {
     Renew(Grant),
     Lose(LostReason),
-    /// A lost grant that was kept for its guards, and no longer is.
+    /// A lost grant that was kept for its guards, and is no longer kept.
     Release(ReleaseTask),
     Nothing,
 }
 
-/// What became of a grant that a guard let go of.
+/// The result of removing a guard from its hold.
 pub(crate) enum LetGo {
-    /// It was the last guard: this is to be released.
+    /// It was the last guard: this grant must be released.
     Last(Grant),
-    /// Other guards of the same owner still stand.
+    /// Other guards of the same owner remain.
     StillHeld,
-    /// It had been lost before, and its release is under way, unless another guard keeps it.
+    /// The lock had been lost before. Its release is under way, unless another guard keeps the grant.
     Lost(LostReason, Option<watch::Receiver<Progress>>),
-    /// It had been lost before, and this was the last guard that kept it from being released.
+    /// The lock had been lost before, and this was the last guard that kept the grant from being released.
     Kept(Grant, LostReason, Option<Releasing>),
 }
 
-/// A grant of which belief has ended.
+/// A grant that has just been lost.
 pub(crate) enum LostGrant {
-    /// It is to be released now.
+    /// It must be released now.
     Release(ReleaseTask),
-    /// It is to be released with its last guard.
+    /// It must be released with its last guard.
     Keep(Grant),
 }
 
-/// A grant that arrived cannot be believed in: its deadline had passed, or the engine had already said that it is lost.
+/// The granted lock cannot be used: its deadline had passed, or the engine had already reported it as lost.
 pub(crate) struct Unusable;
 
 impl Hold {
@@ -233,7 +234,7 @@ impl Hold {
     }
 
     pub(crate) fn belief(&self) -> MutexGuard<'_, Belief> {
-        // Nothing is left half-changed if a holder of this short lock panics: each change is one assignment.
+        // A panic under this short lock leaves nothing half-changed: each change is one assignment.
         self.belief.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -241,7 +242,7 @@ impl Hold {
         self.unanswered.store(true, Ordering::Release);
     }
 
-    /// Whether a request for it may still arrive.
+    /// Returns whether a request for the grant may still arrive.
     pub(crate) fn may_arrive(&self) -> bool {
         self.unanswered.load(Ordering::Acquire)
     }
@@ -262,7 +263,7 @@ impl Hold {
         self.grant_of(&self.belief())
     }
 
-    /// Begins to believe, with one guard.
+    /// Marks the grant as held, with one guard.
     pub(crate) fn begin(&self, granted: Granted, now: BootTime) -> Result<(), Unusable> {
         let mut belief = self.belief();
         match belief.phase {
@@ -271,7 +272,7 @@ impl Hold {
             Phase::Held { .. } => unreachable!("a hold begins once"),
         }
         belief.lease_ends = match (&granted.term, self.renews) {
-            // A fixed lease ends here also where the engine would keep the grant for as long as the process lives.
+            // A lease without renewal ends here also where the engine would keep the grant for as long as the process lives.
             (Term::Open | Term::Session(_), false) => Some(now + self.ttl.get()),
             (Term::Session(_), true) => None,
             (term, _) => term.deadline(),
@@ -296,7 +297,7 @@ impl Hold {
         Ok(())
     }
 
-    /// From now on it may be held for this long at most. The earliest such limit counts.
+    /// Limits how long the lock may be held from now on. The earliest limit counts.
     pub(crate) fn limit(&self, longest: Option<Duration>, now: BootTime) {
         let mut belief = self.belief();
         belief.max_hold_ends =
@@ -304,7 +305,7 @@ impl Hold {
         belief.show();
     }
 
-    /// One guard less.
+    /// Removes one guard.
     pub(crate) fn let_go(&self) -> LetGo {
         let mut belief = self.belief();
         belief.guards = belief.guards.saturating_sub(1);
@@ -330,7 +331,7 @@ impl Hold {
         }
     }
 
-    /// Ends belief. The grant, if there is one; nothing if belief had ended already.
+    /// Marks the lock as lost. Returns the grant if it was held until now.
     pub(crate) fn lose(
         &self,
         reason: LostReason,
@@ -338,7 +339,7 @@ impl Hold {
         now: BootTime,
     ) -> Option<LostGrant> {
         let mut belief = self.belief();
-        // Whichever way this returns, `releasing` is not dropped before the belief's lock.
+        // On every path the lock on the belief is dropped before `releasing`, whose drop may take it again.
         let grant = match belief.phase {
             Phase::Pending => {
                 belief.end(Ended::Lost(reason));
@@ -348,7 +349,7 @@ impl Hold {
             Phase::Ended(_) => return None,
         };
         belief.end(Ended::Lost(reason));
-        // A client that is closed keeps nothing.
+        // A closed client keeps no grant.
         if self.when_lost == WhenLost::Keep && reason != LostReason::Closed {
             let until = belief.session.is_some().then(|| now + self.ttl.get());
             belief.leftover = Leftover::Kept { releasing, until };
@@ -357,7 +358,7 @@ impl Hold {
         Some(LostGrant::Release(belief.release_leftover(grant, releasing)))
     }
 
-    /// Begins the release of a lost grant that its guards keep: nothing if none is kept.
+    /// Begins the release of a lost grant that is kept for its guards. Returns `None` if none is kept.
     pub(crate) fn give_up_kept(&self) -> Option<ReleaseTask> {
         let mut belief = self.belief();
         let Leftover::Kept { releasing, .. } = &mut belief.leftover else { return None };
@@ -366,7 +367,7 @@ impl Hold {
         Some(belief.release_leftover(grant, releasing))
     }
 
-    /// What may be believed at this instant, and why not if nothing.
+    /// Checks that the lock is not lost at this instant. The error is the reason.
     pub(crate) fn check(&self, now: BootTime) -> Result<(), LostReason> {
         let belief = self.belief();
         match belief.phase {
@@ -376,7 +377,7 @@ impl Hold {
         }
     }
 
-    /// What is to be done at this instant.
+    /// Returns the action that is due at this instant.
     pub(crate) fn due(&self, now: BootTime) -> Due {
         let mut belief = self.belief();
         if belief.kept_until().is_some_and(|until| until <= now) {
@@ -401,7 +402,7 @@ impl Hold {
         }
     }
 
-    /// Takes in how a renewal ended; the reason, if the lock is lost by it.
+    /// Applies the result of a renewal. Returns the reason if the lock is lost by it.
     pub(crate) fn renewed(&self, result: &Result<Term, RenewError>, now: BootTime) -> Option<LostReason> {
         let mut belief = self.belief();
         if !belief.is_held() {
@@ -412,7 +413,7 @@ impl Hold {
         }
         match result {
             Ok(term) => {
-                // Answers may overtake each other; the lease is as long as the longest of them says.
+                // Responses may arrive out of order: the longest lease counts.
                 belief.lease_ends = belief.lease_ends.max(term.deadline());
                 belief.renewal.succeeded(term, now);
                 belief.phase = Phase::Held { in_jeopardy: false };
@@ -429,19 +430,19 @@ impl Hold {
         }
     }
 
-    /// Another request waits for this mode.
+    /// Records that another request waits for this mode.
     pub(crate) fn wanted(&self, mode: Mode) {
         let mut belief = self.belief();
         belief.wanted = belief.wanted.with(mode);
         belief.show();
     }
 
-    /// Takes in a value that was written.
+    /// Stores a value that was written.
     pub(crate) fn wrote(&self, value: Value) {
         self.belief().value = value;
     }
 
-    /// The next instant at which something is to be done.
+    /// Returns the next instant at which an action is due.
     pub(crate) fn next_due(&self) -> Option<BootTime> {
         let belief = self.belief();
         if !belief.is_held() {
@@ -450,12 +451,12 @@ impl Hold {
         [belief.ends().map(|(at, _)| at), belief.renewal.due_at()].into_iter().flatten().min()
     }
 
-    /// Remembers under which instant the schedule has it, and returns what it was before.
+    /// Stores the instant under which the schedule has the hold, and returns the previous one.
     pub(crate) fn set_scheduled(&self, at: Option<BootTime>) -> Option<BootTime> {
         std::mem::replace(&mut self.belief().scheduled, at)
     }
 
-    /// Whether it has begun and not ended; the deadline is not looked at.
+    /// Returns whether the hold has begun and not ended, without a look at the deadline.
     pub(crate) fn is_held(&self) -> bool {
         self.belief().is_held()
     }
@@ -464,7 +465,7 @@ impl Hold {
         self.belief().ends().map(|(at, _)| at)
     }
 
-    /// The mode that is surely held.
+    /// Returns the mode that is certainly held, also during a conversion.
     pub(crate) fn mode(&self) -> Mode {
         self.belief().sure_mode()
     }
@@ -500,21 +501,21 @@ impl Hold {
         GuardWatch::new(watched)
     }
 
-    /// The session on which the grant hangs was kept alive, or could not be.
+    /// Updates the watches after a change of the session on which the grant depends.
     pub(crate) fn session_has_changed(&self) {
         self.belief().show();
     }
 }
 
 impl Belief {
-    /// Makes the task that releases a lost grant; guards that are released meanwhile wait for it.
+    /// Creates the task that releases a lost grant. Guards that are released meanwhile wait for it.
     fn release_leftover(&mut self, grant: Grant, releasing: Option<Releasing>) -> ReleaseTask {
         let (sender, progress) = watch::channel(Progress::Asked);
         self.leftover = Leftover::Releasing(progress);
         ReleaseTask { grant, releasing, progress: Some(sender) }
     }
 
-    /// Until when a lost grant is kept for its guards, if that has an end.
+    /// Returns the instant until which a lost grant is kept for its guards, if there is one.
     const fn kept_until(&self) -> Option<BootTime> {
         match self.leftover {
             Leftover::Kept { until, .. } => until,
@@ -540,7 +541,7 @@ impl Belief {
         Shown { ended, in_jeopardy, deadline: self.ends().map(|(at, _)| at), wanted }
     }
 
-    /// Tells the watches what has changed.
+    /// Notifies the watches of a change.
     pub(crate) fn show(&self) {
         if let Some(watched) = &self.watched {
             let now = self.shown();
@@ -557,7 +558,7 @@ impl Belief {
         matches!(self.phase, Phase::Held { .. })
     }
 
-    /// When belief ends if nothing more is heard, and what will then have been the reason.
+    /// Returns the deadline without further renewals, and the reason of a loss at that instant.
     fn ends(&self) -> Option<(BootTime, LostReason)> {
         let lease = self.lease_ends.map(|at| (at, LostReason::Expired));
         let session = self.session.as_ref().map(|session| (session.deadline(), LostReason::Expired));
@@ -565,7 +566,7 @@ impl Belief {
         [lease, session, most].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
-    /// Why belief has ended by this instant, if it has.
+    /// Returns why the lock is lost by this instant, if its deadline has passed.
     pub(crate) fn has_ended(&self, now: BootTime) -> Option<LostReason> {
         self.ends().filter(|(at, _)| *at <= now).map(|(_, reason)| reason)
     }

@@ -1,20 +1,20 @@
-//! What can be seen of a lock from outside: for people and their tools. Nothing is decided by it.
+//! The state of a lock as an observer sees it: for operators and their tools. No decision depends on it.
 
 use std::time::SystemTime;
 
 use tenure_table::{FencingToken, GrantId, LockName, Mode, OwnerId, Value};
 
-/// A resource, with who holds it and who waits for it.
+/// A resource with its holders and waiters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockInfo {
     /// The resource.
     pub name: LockName,
-    /// Who holds it, longest first.
+    /// The holders, the longest-standing first.
     pub holders: Vec<Member>,
-    /// Who waits for it, longest first. Empty where the engine cannot see waiters.
+    /// The waiters, the longest-waiting first. Empty where the engine cannot see waiters.
     pub waiters: Vec<Member>,
-    /// What keeps it from others although its holder expired. Empty where the engine has no lock-delay.
+    /// The lock-delays that keep the resource from others after a holder's lease expired. Empty where the engine has none.
     pub lock_delays: Vec<LockDelay>,
     /// The largest token that was granted, where the engine has tokens.
     pub last_token: Option<FencingToken>,
@@ -23,7 +23,7 @@ pub struct LockInfo {
 }
 
 impl LockInfo {
-    /// A resource that nobody holds or waits for.
+    /// Returns a resource without holders and waiters.
     pub const fn free(name: LockName) -> Self {
         Self {
             name,
@@ -35,62 +35,62 @@ impl LockInfo {
         }
     }
 
-    /// Whether nobody holds it, waits for it or has left a lock-delay.
+    /// Returns whether the resource has no holder, no waiter and no lock-delay.
     pub const fn is_unused(&self) -> bool {
         self.holders.is_empty() && self.waiters.is_empty() && self.lock_delays.is_empty()
     }
 
-    /// The holders that are there, as far as the engine knows.
+    /// Returns the holders whose processes still exist, as far as the engine knows.
     pub fn present_holders(&self) -> impl Iterator<Item = &Member> {
         self.holders.iter().filter(|member| member.presence == Presence::Present)
     }
 }
 
-/// A grant that expired and asked for a lock-delay, see [`LockRequest::lock_delay`](crate::LockRequest::lock_delay).
+/// The lock-delay of a grant that expired, see [`LockRequest::lock_delay`](crate::LockRequest::lock_delay).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockDelay {
-    /// Which grant.
+    /// The expired grant.
     pub grant: GrantId,
-    /// The mode that it held.
+    /// The mode of that grant.
     pub mode: Mode,
-    /// When the delay ends, by this host's calendar.
+    /// The end of the delay, by this host's calendar.
     pub until: Option<SystemTime>,
 }
 
 impl LockDelay {
-    /// One whose end is not known.
+    /// Creates a lock-delay whose end is not known.
     pub const fn new(grant: GrantId, mode: Mode) -> Self {
         Self { grant, mode, until: None }
     }
 }
 
-/// Somebody who holds a lock, or waits for one.
+/// A holder or a waiter of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Member {
-    /// Which grant, or which request.
+    /// The id of the grant or of the request.
     pub grant: GrantId,
-    /// Whose.
+    /// The owner of the grant.
     pub owner: OwnerId,
-    /// The mode that is held or asked for.
+    /// The mode that is held or requested.
     pub mode: Mode,
     /// The grant's token.
     pub token: Option<FencingToken>,
-    /// What the holder called itself.
+    /// The label that the holder gave.
     pub label: Option<String>,
-    /// Its host.
+    /// The holder's host.
     pub host: Option<String>,
-    /// Its process, on that host.
+    /// The holder's process, on that host.
     pub pid: Option<u32>,
-    /// Since when it holds or waits, by its own host's calendar.
+    /// When the hold or the wait began, by the holder's own calendar.
     pub since: Option<SystemTime>,
-    /// Whether it is still there.
+    /// Whether the member's process still exists.
     pub presence: Presence,
 }
 
 impl Member {
-    /// Somebody of whom nothing more is known.
+    /// Creates a member of which nothing more is known.
     pub const fn new(grant: GrantId, owner: OwnerId, mode: Mode) -> Self {
         Self {
             grant,
@@ -106,11 +106,11 @@ impl Member {
     }
 }
 
-/// Whether a member is still there.
+/// Whether a member's process still exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It is.
+    /// The process exists.
     Present,
-    /// It died without a word. It holds nothing any more, and its traces go with the next grant.
+    /// The process died without a release. It holds nothing any more, and the next grant removes its record.
     Gone,
 }

@@ -1,4 +1,4 @@
-//! The inside of a client, which its clones, its requests and its guards share.
+//! The state of a client, which its clones, its requests and its guards share.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -29,10 +29,10 @@ pub(crate) struct ClientInner {
     pub(crate) background: Arc<Background>,
     pub(crate) schedule: Arc<Schedule>,
     pub(crate) reentry: Arc<Reentry>,
-    /// Raised when the client is closed; every acquire's `cancel` hangs on it.
+    /// Raised when the client is closed; every acquire's `cancel` is a child of it.
     pub(crate) closing: Cancellation,
     engine_closed: AtomicBool,
-    /// `close` has waited for the releases as long as it may: the drop does not wait again.
+    /// Whether `close` has waited for the releases as long as it may: then the drop does not wait again.
     pub(crate) close_gave_up: AtomicBool,
     pub(crate) thread: ClientThread,
 }
@@ -64,9 +64,9 @@ impl ClientInner {
         shared
     }
 
-    /// Ends belief in a hold, tells its guards, and frees what the engine may still keep for it, unless that is to wait for the guards.
+    /// Marks a hold as lost, notifies its guards, and releases the grant at the engine, unless the guards keep it.
     pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LostReason) {
-        // Before belief ends: whoever finds that it has must also find that a release is under way.
+        // Before the hold ends: a caller that sees the end must also see that a release is under way.
         let releasing = self.reentry.releasing(hold);
         let Some(lost) = hold.lose(reason, releasing, self.clock.now()) else { return };
         self.telemetry.ended();
@@ -78,13 +78,13 @@ impl ClientInner {
             }
             LostGrant::Keep(grant) => {
                 self.telemetry.lost(&grant, reason);
-                // A client that is closed must find it.
+                // Scheduled, so that closing the client finds the hold.
                 self.schedule.put(hold);
             }
         }
     }
 
-    /// Ends one guard's part in a hold; with what says that a release is under way, if it was the last.
+    /// Removes one guard from a hold. Also returns the marker of a release under way, which is needed if the guard was the last.
     pub(crate) fn let_go(&self, hold: &Arc<Hold>) -> (LetGo, Option<Releasing>) {
         let releasing = self.reentry.releasing(hold);
         let let_go = hold.let_go();
@@ -99,12 +99,12 @@ impl ClientInner {
         (let_go, releasing)
     }
 
-    /// Renews, on the client's thread.
+    /// Renews a grant on the client's thread.
     pub(crate) fn renew(self: &Arc<Self>, hold: &Arc<Hold>, grant: Grant) {
         let (client, engine, hold): (Weak<Self>, _, _) =
             (Arc::downgrade(self), self.engine.clone(), hold.clone());
         self.thread.handle().finish(async move {
-            // An engine that panics must not leave a lock without a renewal that is due.
+            // An engine that panics must not prevent the next renewal.
             let renewal = AssertUnwindSafe(async move { engine.renew(grant).await }).catch_unwind().await;
             let Some(shared) = client.upgrade() else { return };
             let result = renewal.unwrap_or_else(|_| {
@@ -115,17 +115,17 @@ impl ClientInner {
                 Some(reason) => shared.lose(&hold, reason),
                 None => shared.schedule.put(&hold),
             }
-            // Afterwards: a logger that panics must not cost the next renewal.
+            // Afterwards: a logger that panics must not prevent the next renewal.
             shared.telemetry.renewed(&hold, &result);
         });
     }
 
-    /// Releases a grant for which nobody waits any more.
+    /// Releases a grant in the background.
     pub(crate) fn release_in_background(&self, task: ReleaseTask) -> JoinHandle<()> {
         self.thread.handle().finish(self.background.clone().release(task))
     }
 
-    /// Runs an engine operation that needs no undo. A closed client answers `Closed`. If the caller drops the future, the
+    /// Runs an engine operation that needs no undo. Returns `Closed` if the client is closed. If the caller drops the future, the
     /// operation still runs to its end.
     pub(crate) async fn ask<T, E>(
         &self,
@@ -150,12 +150,12 @@ impl ClientInner {
         Operation::new(self.thread.handle().clone(), None, operation, settle)
     }
 
-    /// An error once the client is closed.
+    /// Returns an error once the client is closed.
     pub(crate) fn check_open(&self) -> Result<(), EngineError> {
         if self.closing.is_cancelled() { Err(EngineError::Closed) } else { Ok(()) }
     }
 
-    /// Closes the engine, once.
+    /// Returns the future that closes the engine; `None` after the first call.
     pub(crate) fn close_engine(&self) -> Option<BoxFuture<'static, ()>> {
         (!self.engine_closed.swap(true, Ordering::AcqRel)).then(|| self.engine.clone().close())
     }

@@ -1,7 +1,7 @@
-//! The keeper: one task for all holds of a client, which renews each in time and ends belief in time.
+//! The keeper: one task for all holds of a client, which renews each hold in time and ends it at its deadline.
 //!
-//! A hold that comes and goes before it is due costs two map operations and wakes nobody: the keeper is woken only
-//! when something is due earlier than it meant to sleep.
+//! A hold that is released before it is due costs two map operations and no wake-up: the keeper is woken only for an instant that is
+//! earlier than the planned end of its sleep.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,7 +14,7 @@ use crate::clock::BootTime;
 use crate::hold::{Due, Hold};
 use crate::inner::ClientInner;
 
-/// Which hold is due when.
+/// The instants at which holds are due.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     queue: Mutex<Queue>,
@@ -24,15 +24,15 @@ pub(crate) struct Schedule {
 #[derive(Debug, Default)]
 struct Queue {
     due: BTreeMap<(BootTime, GrantId), Arc<Hold>>,
-    /// All that is held, whether anything is due or not.
+    /// All holds, also those that are never due.
     all: HashMap<GrantId, Arc<Hold>>,
-    /// Until when the keeper sleeps; `None` while it is awake, or sleeps until it is woken.
+    /// The planned end of the keeper's sleep; `None` while it is awake, or sleeps until it is woken.
     asleep_until: Option<BootTime>,
-    /// Whether anything was put since the keeper last fell asleep.
+    /// Whether a hold was scheduled since the keeper last began to sleep.
     stirred: bool,
 }
 
-/// Where locks come and go, the keeper naps rather than sleeping until it is woken: the next one would wake it.
+/// The keeper's sleep when nothing is due but holds were scheduled lately. Without a planned end, the next hold would wake the keeper.
 const NAP: Duration = Duration::from_secs(1);
 
 impl Schedule {
@@ -40,17 +40,17 @@ impl Schedule {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes up a hold that has begun.
+    /// Adds a hold that has begun.
     pub(crate) fn add(&self, hold: &Arc<Hold>) {
         let mut queue = self.queue();
-        // It may have been lost already; whoever loses it from now on takes it out again.
+        // The hold may have been lost already. A loss from now on removes it again.
         if hold.is_held() {
             queue.all.insert(hold.id, hold.clone());
         }
         self.put_into(&mut queue, hold);
     }
 
-    /// Puts a hold where it belongs now, if it is due at any time at all.
+    /// Schedules a hold for its next instant, if it has one.
     pub(crate) fn put(&self, hold: &Arc<Hold>) {
         self.put_into(&mut self.queue(), hold);
     }
@@ -77,7 +77,7 @@ impl Schedule {
         }
     }
 
-    /// All that is held.
+    /// Returns all holds.
     pub(crate) fn all(&self) -> Vec<Arc<Hold>> {
         self.queue().all.values().cloned().collect()
     }
@@ -97,7 +97,7 @@ impl Schedule {
         due
     }
 
-    /// Until when there is nothing to do.
+    /// Plans the next sleep and returns its end; `None` if the keeper sleeps until it is woken.
     fn fall_asleep(&self, now: BootTime) -> Option<BootTime> {
         let mut queue = self.queue();
         let nap = std::mem::take(&mut queue.stirred).then_some(now + NAP);

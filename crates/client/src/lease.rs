@@ -1,8 +1,7 @@
-//! How long a grant lives without renewal, and when its holder must stop to believe in it.
+//! How long a grant lives without renewal, and when its holder must stop relying on it.
 //!
-//! The rule, which every engine inherits: belief ends before the engine's own expiry. It is counted from just
-//! *before* the request was sent, on a clock that counts suspend, less what two clocks may drift apart in that
-//! time, less the engine's margin.
+//! The rule for every engine: a holder's deadline is before the expiry at the engine. The deadline counts from just *before* the request
+//! was sent, on a clock that counts suspend. It is the TTL less the drift that two clocks may have in that time, less the engine's margin.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,8 +11,8 @@ use crate::session_lease::SessionLease;
 
 /// How long a grant lives without renewal: 100 ms to 24 h.
 ///
-/// Short means that a dead holder is replaced soon; long means that a slow network or a long pause does not cost
-/// the lock. Renewal runs every third of it.
+/// With a short TTL, a dead holder is replaced soon. With a long TTL, a slow network or a long pause does not cost the lock. A grant is
+/// renewed every third of its TTL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ttl(Duration);
 
@@ -25,14 +24,14 @@ pub struct TtlError {
 }
 
 impl Ttl {
-    /// The shortest: below it, a scheduler's hiccup costs the lock.
+    /// The shortest TTL: below it, a short scheduling delay costs the lock.
     pub const MIN: Self = Self(Duration::from_millis(100));
-    /// The longest: beyond it, a dead holder would block for days. A holder that lives renews.
+    /// The longest TTL: beyond it, a dead holder would block for days. A holder that is alive renews.
     pub const MAX: Self = Self(Duration::from_hours(24));
     /// The default, 30 seconds: longer than a garbage collection or a leader election, and short enough to wait for.
     pub const DEFAULT: Self = Self(Duration::from_secs(30));
 
-    /// Checks a duration and makes it a ttl.
+    /// Checks a duration and returns it as a TTL.
     pub fn new(duration: Duration) -> Result<Self, TtlError> {
         if (Self::MIN.0..=Self::MAX.0).contains(&duration) {
             Ok(Self(duration))
@@ -41,12 +40,12 @@ impl Ttl {
         }
     }
 
-    /// It as a duration.
+    /// Returns the TTL as a duration.
     pub const fn get(self) -> Duration {
         self.0
     }
 
-    /// How often a grant of this ttl is renewed.
+    /// Returns the time between two renewals of a grant with this TTL.
     pub fn renewal_interval(self) -> Duration {
         self.0 / 3
     }
@@ -64,28 +63,27 @@ impl fmt::Display for Ttl {
     }
 }
 
-/// How long the engine keeps a grant if it hears nothing more.
+/// How long the engine keeps a grant if no further request arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Term {
-    /// Until a lease runs out.
+    /// Until a lease expires.
     Lease {
-        /// The instant just before the request was sent that made or renewed the lease.
+        /// The instant just before the request that made or renewed the lease was sent.
         sent_at: BootTime,
-        /// What the engine granted, which need not be what was asked for.
+        /// The TTL that the engine granted, which may differ from the requested one.
         ttl: Duration,
-        /// How long before the engine's expiry belief must have ended, beside the drift: what the engine's own
-        /// clock may be coarse by.
+        /// How long before the engine's expiry the deadline is, besides the drift: the resolution of the engine's own clock.
         margin: Duration,
     },
-    /// As long as a session is kept alive, with all that hangs on it. The engine keeps it alive, so the grant is not renewed. Only for a
-    /// grant that is to be renewed.
+    /// As long as a session is kept alive, with all grants that depend on it. The engine keeps the session alive, so the grant itself is
+    /// not renewed. Only for a grant that is to be renewed.
     Session(SessionLease),
-    /// As long as a connection or a process lives: there is no clock to it.
+    /// As long as a connection or a process lives, without a time limit.
     Open,
 }
 
 impl Term {
-    /// The instant after which the holder must not believe that it holds.
+    /// Returns the instant from which the holder must no longer rely on the lock.
     pub fn deadline(&self) -> Option<BootTime> {
         match *self {
             Self::Lease { sent_at, ttl, margin } => {
@@ -97,8 +95,8 @@ impl Term {
     }
 }
 
-/// By how much two clocks may come apart while a lease of this length runs: a hundredth of it, which is far more
-/// than crystals do, and 2 ms for clocks that tick coarsely. The figure is the one that Redlock uses.
+/// The most by which two clocks may drift apart during a lease of this length: a hundredth of it, far more than the drift of crystals, and
+/// 2 ms for coarse clocks. Redlock uses the same figure.
 fn drift(ttl: Duration) -> Duration {
     ttl / 100 + Duration::from_millis(2)
 }
@@ -116,7 +114,7 @@ mod tests {
         assert_eq!(deadline, sent_at + Duration::from_millis(10_000 - 100 - 2 - 500));
         assert!(deadline + margin < sent_at + ttl);
         assert_eq!(Term::Open.deadline(), None);
-        // A margin beyond the ttl leaves no time at all, rather than wrapping around.
+        // A margin beyond the TTL leaves no time at all, rather than wrapping around.
         assert_eq!(Term::Lease { sent_at, ttl, margin: ttl * 2 }.deadline(), Some(sent_at));
     }
 

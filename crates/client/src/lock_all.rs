@@ -1,9 +1,9 @@
 //! Several locks, all or nothing.
 //!
-//! An engine with [`Capability::AtomicSets`] grants them at one instant: while one of them is held by somebody else, none is held. On other
-//! engines, and for a named owner, who may hold some of them already, they are got one after the other in the order of their names, so that
-//! two such requests never wait for each other in a circle, whatever order their callers wrote. If a lock that was got first is lost while a
-//! later one is waited for, everything is let go and begun again.
+//! An engine with [`Capability::AtomicSets`] grants them at one instant: while another owner holds one of them, the request holds none. On
+//! other engines the client acquires one after the other, in the order of their names. The same is done for a named owner, which may hold
+//! some of them already. Because of the common order, two such requests never wait for each other in a cycle, whatever order their callers
+//! wrote. If a lock is lost while a later one is waited for, the client releases all of them and begins again.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use crate::request::{self, LockRequest, Options, request_options};
 use crate::wait::{Wait, WaitUntil};
 use crate::{attempt, random};
 
-/// A request for several locks, which nothing is done about until it is [acquired](LockAllRequest::acquire).
+/// A request for several locks. Nothing is sent until it is [acquired](LockAllRequest::acquire).
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing until it is acquired"]
 pub struct LockAllRequest {
     shared: Arc<ClientInner>,
     names: Result<Vec<LockName>, NameError>,
-    /// Nothing, if it is an owner of its own.
+    /// `None` for a new owner.
     owner: Option<OwnerId>,
     options: Options,
 }
@@ -60,13 +60,13 @@ impl LockAllRequest {
         &self.shared
     }
 
-    /// Gets all of them, or none; the request's wait is for all of them together. A name that is given twice counts
-    /// once, and no names at all are got at once.
+    /// Acquires all of the locks, or none. The wait covers all of them together. A name that is given twice counts once. A request without
+    /// names succeeds at once.
     ///
     /// # Cancellation safety
-    /// May be dropped at any point: what was got is released on the client's own thread.
+    /// May be dropped at any point: the client's own thread releases what was granted.
     pub async fn acquire(self) -> Result<GuardSet, AcquireError> {
-        /// So often a lock may be lost while others are waited for before the ttl is at fault and not chance.
+        /// After this many rounds with a lost lock, the cause is a TTL that is too short, and not chance.
         const ROUNDS: usize = 3;
         let names = self.names.clone()?;
         if self.options.max_hold == Some(Duration::ZERO) {
@@ -81,7 +81,7 @@ impl LockAllRequest {
         let owner = self.owner.unwrap_or_else(random::owner_id);
         for _ in 0..ROUNDS {
             let round = if at_once {
-                // Another owner for each round: what an earlier one got may not be released yet.
+                // Each round has a new owner: the locks of an earlier round may not be released yet.
                 self.at_once(&names, random::owner_id(), wait).await?
             } else {
                 self.one_by_one(&names, owner, wait).await?
@@ -98,7 +98,7 @@ impl LockAllRequest {
         Err(AcquireError::Lapsed { name, ttl: self.options.ttl })
     }
 
-    /// Gets all of them if they are free.
+    /// Acquires all of the locks if they are free. Returns `None` if another owner holds one of them.
     ///
     /// # Cancellation safety
     /// As with [`acquire`](Self::acquire).
@@ -110,7 +110,7 @@ impl LockAllRequest {
         }
     }
 
-    /// All at one instant; the name of one that was granted too late to be used.
+    /// Acquires all locks at one instant. Returns the name of a lock that was granted too late to be used.
     async fn at_once(
         &self,
         names: &[LockName],
@@ -125,7 +125,7 @@ impl LockAllRequest {
         });
         let (holds, requests): (Vec<_>, Vec<_>) =
             each.collect::<Result<Vec<_>, AcquireError>>()?.into_iter().unzip();
-        // `close` waits until this has ended: until the guards are scheduled, or what was granted is released.
+        // `close` waits until this token is dropped: by then the guards are scheduled, or the grants are released.
         let _begun = shared.thread.handle().unfinished_token();
         shared.check_open()?;
         let (background, asked_for) = (shared.background.clone(), holds.clone());
@@ -163,7 +163,7 @@ impl LockAllRequest {
                 Err(Unusable) => late = Some(name.clone()),
             }
         }
-        // `close` may have looked through the schedule just before.
+        // `close` may have read the schedule just before the guards were added.
         shared.check_open()?;
         for guard in &set.guards {
             self.options.check_token(guard)?;
@@ -175,7 +175,7 @@ impl LockAllRequest {
         LockRequest::new(self.shared.clone(), name.as_str(), Some(owner)).with_options(options)
     }
 
-    /// One after the other; the name of one that was lost while another was waited for.
+    /// Acquires one lock after the other. Returns the name of a lock that was lost while another was waited for.
     async fn one_by_one(
         &self,
         names: &[LockName],
@@ -189,11 +189,11 @@ impl LockAllRequest {
                 WaitUntil::At { at, .. } => Wait::For(at.since(clock.now())),
                 WaitUntil::Try | WaitUntil::Forever => self.options.wait,
             };
-            // The time for which all of them may be held begins when all of them are.
+            // `max_hold` counts from the instant at which all locks are held.
             let options = Options { wait: left, max_hold: None, ..self.options.clone() };
             let guard = self.request_for(name, owner, options).acquire().await.map_err(|error| {
                 match (error, wait) {
-                    // What is told is the time that the caller gave, not what was left of it for the last lock.
+                    // The error contains the wait that the caller gave, not the rest of it that was left for this lock.
                     (AcquireError::TimedOut { name, .. }, WaitUntil::At { waited, .. }) => {
                         AcquireError::TimedOut { name, waited }
                     }
@@ -213,7 +213,7 @@ impl LockAllRequest {
     }
 }
 
-/// Several locks that are held together. Dropping it releases all of them.
+/// Several locks that are held together. Dropping the set releases all of them.
 #[derive(Debug)]
 #[must_use = "dropping it releases the locks"]
 pub struct GuardSet {
@@ -221,32 +221,32 @@ pub struct GuardSet {
 }
 
 impl GuardSet {
-    /// All guards, out of a set that is about to be dropped.
+    /// Takes all guards out of a set that is about to be dropped.
     pub(crate) fn take(&mut self) -> Self {
         Self { guards: std::mem::take(&mut self.guards) }
     }
 
-    /// The guards, in the order of their names.
+    /// Returns the guards, in the order of their names.
     pub fn iter(&self) -> std::slice::Iter<'_, Guard> {
         self.guards.iter()
     }
 
-    /// The guard of this lock.
+    /// Returns the guard of the lock with this name.
     pub fn get(&self, name: &str) -> Option<&Guard> {
         self.iter().find(|guard| guard.name().as_str() == name)
     }
 
-    /// How many there are.
+    /// Returns the number of guards.
     pub fn len(&self) -> usize {
         self.guards.len()
     }
 
-    /// Whether there are none, because none were asked for.
+    /// Returns whether the set has no guards, because the request named no locks.
     pub fn is_empty(&self) -> bool {
         self.guards.is_empty()
     }
 
-    /// Resolves when the first of them is lost; never, if they are released.
+    /// Resolves when the first of the locks is lost; never, if they are released.
     ///
     /// # Cancellation safety
     /// May be dropped at any point.
@@ -266,12 +266,12 @@ impl GuardSet {
         }
     }
 
-    /// An error if any of them is lost.
+    /// Returns an error if any of the locks is lost.
     pub fn check(&self) -> Result<(), Lost> {
         self.iter().try_for_each(Guard::check)
     }
 
-    /// Runs a future for as long as all locks are held, and drops it when the first of them is lost.
+    /// Runs a future while all locks are held, and drops it when the first of them is lost.
     ///
     /// # Cancellation safety
     /// May be dropped at any point, if `work` may.
@@ -279,10 +279,10 @@ impl GuardSet {
         run_while(|| self.check(), self.lost(), work).await
     }
 
-    /// Releases all of them, the last got first. Tries each, and answers with the first error.
+    /// Releases all of the locks, in the reverse order of their names. Tries each, and returns the first error.
     ///
     /// # Cancellation safety
-    /// May be dropped at any point: what is left is released on the client's own thread.
+    /// May be dropped at any point: the client's own thread releases the rest.
     pub async fn release(mut self) -> Result<Vec<Release>, ReleaseError> {
         let mut released = Vec::with_capacity(self.guards.len());
         let mut first_error = None;

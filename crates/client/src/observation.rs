@@ -1,4 +1,4 @@
-//! Observation of a lock: who holds it, as that changes.
+//! Observation of the holders of a lock as they change.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use crate::info::LockInfo;
 use crate::inner::ClientInner;
 use crate::random;
 
-/// The pause after an error: an engine that cannot be reached is not asked without one.
+/// The pause after an error, so that an engine that cannot be reached is not asked without a break.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Who holds a lock, as it changes: from [`Client::observe`](crate::Client::observe).
+/// The holders of a lock as they change: from [`Client::observe`](crate::Client::observe).
 pub struct Observation {
     shared: Arc<ClientInner>,
     name: LockName,
     changes: BoxStream<'static, Result<LockInfo, InspectError>>,
-    /// The holders and the lock-delays that were seen last.
+    /// The holders and the lock-delays of the last result.
     seen: Option<Vec<(GrantId, Option<Mode>)>>,
     failed: bool,
 }
@@ -32,16 +32,16 @@ impl Observation {
         Self { shared, name, changes, seen: None, failed: false }
     }
 
-    /// What is observed.
+    /// Returns the name of the observed lock.
     pub fn name(&self) -> &LockName {
         &self.name
     }
 
-    /// The lock as it is, at the first call; then the lock after it has changed. Changes that follow each other closely may be one, and
-    /// the last is never missed. An error is not the end: the next call goes on, after a short pause.
+    /// Returns the lock as it is at the first call, and then the lock after it has changed. Changes that follow each other closely may be
+    /// reported as one; the last state is never missed. An error does not end the observation: the next call continues after a short pause.
     ///
     /// # Cancellation safety
-    /// May be dropped at any point: nothing is missed by that.
+    /// May be dropped at any point: no change is missed.
     ///
     /// # Errors
     /// The engine cannot be reached, or the client was closed.

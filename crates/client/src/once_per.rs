@@ -1,11 +1,11 @@
-//! A job that a whole fleet starts, and that is to run once in a period.
+//! A job that many processes start, and that is to run once in a period.
 //!
-//! The lock alone does not do it: whoever comes after the first has finished would run it again. So the engine remembers
-//! when the job was last started, by its own clock, and two rules make that safe:
+//! The lock alone is not enough: a process that acquires it after the first has finished would run the job again. So the engine records
+//! when the job was last started, by its own clock. Two rules make that safe:
 //!
-//! - **Whether it runs is decided under the lock**, by [`Engine::remember`](crate::Engine::remember) or, where only a success
-//!   counts, by a look that nobody can come in between. What is seen without the lock can only say that it has run.
-//! - **What is in doubt is not run.** If the answer to `remember` is lost, a run may be left out, and none is done twice.
+//! - **The decision to run is made under the lock**, by [`Engine::remember`](crate::Engine::remember) or, where only a success counts, by a
+//!   lookup while no other owner can hold the lock. A lookup without the lock can only show that the job has run.
+//! - **A run in doubt is left out.** If the answer to `remember` is lost, a run may be left out, and none is done twice.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -22,21 +22,21 @@ use crate::inner::ClientInner;
 use crate::random;
 use crate::request::{LockRequest, Options, request_options};
 
-/// How long [`OncePerRequest::every`] pauses after an error, unless the period is shorter.
+/// The pause of [`OncePerRequest::every`] after an error, unless the period is shorter.
 const RETRY_EVERY: Duration = Duration::from_secs(10);
 
 /// When a start is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Record {
-    /// Before the job runs: it runs at most once in a period, also if it fails or its process dies.
+    /// Before the job runs: it runs at most once in a period, even if it fails or its process dies.
     #[default]
     AtStart,
-    /// When the job has succeeded: one that failed, or whose process died, is tried again by whoever comes next. The
-    /// period still counts from the start. Through one [`Owner`](crate::Owner), whose locks re-enter, two runs can go on at once.
+    /// When the job has succeeded: after a failure, or the death of its process, the next caller runs it again. The period still counts
+    /// from the start. Through one [`Owner`](crate::Owner), whose locks re-enter, two runs can overlap.
     AtSuccess,
 }
 
-/// A request for a turn at a job, which nothing is done about until it is [begun](OncePerRequest::begin). From
+/// A request for a turn at a job. Nothing is sent until it is [begun](OncePerRequest::begin). From
 /// [`Client::once_per`](crate::Client::once_per).
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing until it is begun"]
@@ -62,22 +62,22 @@ impl OncePerRequest {
         self.request.shared_with()
     }
 
-    /// By how much the starts of one turn may lie apart: a tenth of the period if nothing is said. A start is followed by
-    /// no other for the period less this.
+    /// Sets how far apart the starts of one turn may be; a tenth of the period by default. No other start follows a start for the period
+    /// less the spread.
     pub fn spread(self, spread: Duration) -> Self {
         Self { spread: Some(spread), ..self }
     }
 
-    /// When a start is recorded: before the job runs, if nothing is said.
+    /// Sets when a start is recorded; before the job runs, by default.
     pub fn record(self, record: Record) -> Self {
         Self { record, ..self }
     }
 
-    /// Gets the turn, or says that somebody had it. If the job is known to have been started, that is said at once, also while it
-    /// still runs. Else it waits for the lock as long as the request says, and looks for a start meanwhile.
+    /// Returns [`Turn::AlreadyRun`] at once if a start is recorded within the window, even while that job still runs. Otherwise waits for
+    /// the lock as long as the request allows, and returns the turn. With [`Record::AtStart`], it also looks for a start meanwhile.
     ///
     /// # Cancellation safety
-    /// May be dropped at any point: neither a lock nor a waiter stays behind. A start may have been recorded.
+    /// May be dropped at any point: neither a lock nor a waiter remains. A start may have been recorded.
     pub async fn begin(self) -> Result<Turn, OncePerError> {
         let shared = self.shared_with().clone();
         let turn = self.turn().await;
@@ -85,12 +85,12 @@ impl OncePerRequest {
         turn
     }
 
-    /// Runs a job once per period for as long as the program runs, for programs that have no cron. The job gets the [`Run`] and says
-    /// whether it [succeeded](Run::succeeded). Of all programs that call this with one name, one runs the job in each period; the
-    /// others sleep until the next one.
+    /// Runs a job once per period for as long as the program runs, for programs without cron. The job gets the [`Run`] and reports whether
+    /// it [succeeded](Run::succeeded). Of all programs that call this with one name, one runs the job in each period. The others sleep
+    /// until the next period.
     ///
-    /// Outages, a lost lock and a start in doubt are logged, and the job is tried again in the next period at the latest. It
-    /// returns only with an error that does not pass by itself: bad input, a denied login, a closed client.
+    /// Outages, a lost lock and a start in doubt are logged, and the job is tried again in the next period at the latest. Returns only with
+    /// an error that does not pass by itself: bad input, a denied login, a closed client.
     ///
     /// ```no_run
     /// # async fn report() -> Result<(), std::io::Error> { Ok(()) }
@@ -115,7 +115,7 @@ impl OncePerRequest {
     /// ```
     ///
     /// # Cancellation safety
-    /// May be dropped at any point, if the job may: neither a lock nor a waiter stays behind.
+    /// May be dropped at any point, if the job may: neither a lock nor a waiter remains.
     pub async fn every<F: Future<Output = ()>>(self, mut job: impl FnMut(Run) -> F) -> OncePerError {
         let shared = self.shared_with().clone();
         loop {
@@ -133,7 +133,7 @@ impl OncePerRequest {
                     began + self.period.min(RETRY_EVERY)
                 }
             };
-            // A fleet that was started together does not stay in step.
+            // Processes that were started together do not keep asking at the same instant.
             let next = next + random::jittered(self.period.min(RETRY_EVERY) / 20);
             tokio::select! {
                 () = shared.closing.cancelled() => return EngineError::Closed.into(),
@@ -147,7 +147,7 @@ impl OncePerRequest {
         match job.recall().await {
             Ok(Some(ago)) => return Ok(Turn::AlreadyRun { ago }),
             Ok(None) => {}
-            // The start is looked for again under the lock, for which the acquire waits through an outage.
+            // The acquire waits through an outage, and the start is looked up again under the lock.
             Err(error) if error.is_outage() && self.request.waits() => {}
             Err(error) => return Err(error),
         }
@@ -158,7 +158,7 @@ impl OncePerRequest {
                 acquired = acquire => acquired,
                 ago = job.started() => return Ok(Turn::AlreadyRun { ago }),
             },
-            // What is recorded at a run's end is followed by its release: there is nothing to be seen before.
+            // A success is recorded just before the release: there is no start to find while the lock is held.
             Record::AtSuccess => acquire.await,
         };
         let guard = match acquired {
@@ -189,14 +189,14 @@ impl OncePerRequest {
                 Ok(Turn::Yours(Run { guard, rest }))
             }
             Some(ago) => {
-                // If it is not confirmed, it goes on in the background, and the answer is the same.
+                // A release that is not confirmed continues in the background, and the result is the same.
                 let _ = guard.release().await;
                 Ok(Turn::AlreadyRun { ago })
             }
         }
     }
 
-    /// What can be said of it before the engine is asked.
+    /// Checks the request before the engine is asked.
     fn checked(&self) -> Result<Job, OncePerError> {
         let (name, _) = self.request.checked()?;
         let (period, spread) = (self.period, self.spread.unwrap_or(self.period / 10));
@@ -216,7 +216,7 @@ impl OncePerRequest {
     }
 }
 
-/// A job whose last start is asked for.
+/// A job whose last start is looked up.
 struct Job {
     shared: Arc<ClientInner>,
     name: LockName,
@@ -224,7 +224,7 @@ struct Job {
 }
 
 impl Job {
-    /// How long ago it was started, if that is within the window.
+    /// Returns how long ago the job was started, if that is within the window.
     async fn recall(&self) -> Result<Option<Duration>, OncePerError> {
         let recall = self.shared.ask(|engine| engine.recall(self.name.clone(), self.window));
         recall.await.map_err(|error| match error {
@@ -233,16 +233,16 @@ impl Job {
         })
     }
 
-    /// Resolves when it is seen that the job has been started. Of a fleet that comes at once, all but one come here before the start of
-    /// that one is recorded, and are not to wait for as long as it runs. It is recorded soon after the grant, so it is looked
-    /// for soon, and then ever more rarely.
+    /// Resolves when a start of the job is recorded. Of many processes that ask at once, all but one wait here before that one has recorded
+    /// its start. They must not wait for as long as its run takes. A start is recorded soon after the grant, so the first lookups are
+    /// frequent, and later ones rarer.
     async fn started(&self) -> Duration {
         const FIRST_LOOK: Duration = Duration::from_millis(50);
         const RAREST_LOOK: Duration = Duration::from_secs(30);
         let mut pause = FIRST_LOOK;
         loop {
             self.shared.clock.sleep_until(self.shared.clock.now() + random::jittered(pause)).await;
-            // An engine that fails is for the acquire to tell.
+            // An engine that fails is reported by the acquire.
             if let Ok(Some(ago)) = self.recall().await {
                 return ago;
             }
@@ -251,20 +251,20 @@ impl Job {
     }
 }
 
-/// How a [`OncePerRequest`] ended.
+/// The result of a [`OncePerRequest`].
 #[derive(Debug)]
 #[must_use = "dropping a turn gives it up"]
 pub enum Turn {
-    /// Run it now.
+    /// The caller runs the job now.
     Yours(Run),
-    /// It was run, or is being run.
+    /// The job has run, or is running.
     AlreadyRun {
-        /// How long ago it was started, by the engine's clock.
+        /// The time since the job was started, by the engine's clock.
         ago: Duration,
     },
 }
 
-/// A turn at a job, under its lock. Dropping it is its [failure](Run::failed).
+/// A turn at a job, under its lock. Dropping it counts as a [failure](Run::failed).
 #[derive(Debug)]
 #[must_use = "dropping a run is its failure"]
 pub struct Run {
@@ -272,7 +272,7 @@ pub struct Run {
     rest: Rest,
 }
 
-/// What a run is beside its guard.
+/// The state of a run besides its guard.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rest {
     record: Record,
@@ -289,12 +289,13 @@ impl Run {
         Self { guard, rest }
     }
 
-    /// The lock under which it runs: [`Guard::run`] ends the job if the lock is lost.
+    /// Returns the guard of the lock under which the job runs: [`Guard::run`] ends the job if the lock is lost.
     pub const fn guard(&self) -> &Guard {
         &self.guard
     }
 
-    /// The job is done. With [`Record::AtSuccess`] its start is recorded, and then the lock is released; else it is just released.
+    /// Ends the run as a success. With [`Record::AtSuccess`], its start is recorded before the lock is released; otherwise the lock is only
+    /// released.
     ///
     /// # Cancellation safety
     /// May be dropped at any point: the lock is released on the client's own thread. With [`Record::AtSuccess`], whether the start
@@ -303,7 +304,7 @@ impl Run {
         if self.rest.record == Record::AtSuccess {
             let ago = self.guard.shared().clock.now().since(self.rest.began);
             match self.guard.remember(Start::new(ago, self.rest.window)).await {
-                // Another run of the same owner was recorded meanwhile, and stands for this one too.
+                // Another run of the same owner was recorded meanwhile, and its record covers this run too.
                 Ok(Remembered::Recorded | Remembered::Already { .. }) => {}
                 Err(RememberError::Lost(lost)) => return Err(lost.into()),
                 Err(RememberError::Engine(error)) => {
@@ -314,11 +315,11 @@ impl Run {
         Ok(self.guard.release().await?)
     }
 
-    /// The job is not done. Nothing is recorded: with [`Record::AtSuccess`] whoever comes next tries again, and with
-    /// [`Record::AtStart`] the start was recorded before and stays so.
+    /// Ends the run as a failure. Nothing is recorded. With [`Record::AtSuccess`], the next caller runs the job again. With
+    /// [`Record::AtStart`], the start was recorded before and remains so.
     ///
     /// # Cancellation safety
-    /// May be dropped at any point: the release goes on, on the client's own thread.
+    /// May be dropped at any point: the release continues on the client's own thread.
     pub async fn failed(self) -> Result<Release, OncePerError> {
         Ok(self.guard.release().await?)
     }

@@ -1,8 +1,8 @@
 //! An operation on an engine that is never dropped half-way.
 //!
-//! It is polled by its caller, so that the common case costs no change of thread. If the caller goes away, the
-//! running future moves to the client's thread, is told to give up, and whatever it still brings is settled there: that is
-//! how a dropped `acquire` leaves neither a lock nor a waiter behind, at whichever await point it was dropped.
+//! The caller polls it, so that the common case needs no change of thread. If the caller drops it, the running future moves to the
+//! client's thread, is cancelled, and its result is settled there. So a dropped `acquire` leaves neither a lock nor a waiter behind, at
+//! any await point.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -27,7 +27,7 @@ where
 struct Running<T, S> {
     future: BoxFuture<'static, T>,
     settle: S,
-    /// There from the first poll on: closing the client waits for what has begun.
+    /// Present from the first poll on: closing the client waits for operations that have begun.
     begun: Option<TaskTrackerToken>,
 }
 
@@ -36,7 +36,7 @@ where
     T: Send + 'static,
     S: FnOnce(T) -> BoxFuture<'static, ()> + Send + 'static,
 {
-    /// `settle` gets the answer if the caller has gone; `cancel` is raised then, where there is anything to be given up.
+    /// Creates an operation. If the caller drops it, `cancel` is raised and `settle` gets the result.
     pub(crate) const fn new(
         thread: ThreadHandle,
         cancel: Option<Cancellation>,
@@ -47,7 +47,7 @@ where
     }
 }
 
-// Nothing in it is pinned in place: the future has a box of its own.
+// Nothing in it is pinned in place: the future is boxed.
 impl<T, S> Unpin for Operation<T, S>
 where
     T: Send + 'static,

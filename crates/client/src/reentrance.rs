@@ -1,7 +1,7 @@
-//! Re-entrance: an owner that acquires what it holds gets a further guard for the same grant.
+//! Re-entrance: an owner that acquires a lock that it holds gets another guard for the same grant.
 //!
-//! Within a client that costs no request: the guards share one hold, and the last of them releases. Across clients it is the engine's, where
-//! that has shared owners.
+//! Within a client this costs no request: the guards share one hold, and the last guard releases it. Across clients the engine handles
+//! it, if it has shared owners.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -18,7 +18,7 @@ use crate::hold::Hold;
 use crate::request::Acquire;
 use crate::wait::WaitUntil;
 
-/// What the named owners of one client hold.
+/// The locks that the named owners of one client hold.
 #[derive(Debug, Default)]
 pub(crate) struct Reentry {
     slots: Mutex<HashMap<Place, Arc<Slot>>>,
@@ -26,14 +26,14 @@ pub(crate) struct Reentry {
 
 type Place = (OwnerId, LockName);
 
-/// One owner's place at one lock.
+/// One owner's state at one lock.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
-    /// What the owner holds there.
+    /// The owner's hold on the lock.
     held: Mutex<Weak<Hold>>,
-    /// Two acquires by one owner pass one after the other, so that the second finds what the first got.
+    /// Serializes the acquires of one owner, so that the second finds what the first got.
     pub(crate) gate: tokio::sync::Mutex<()>,
-    /// How many grants that the owner has let go of are not yet released at the engine: it must not meet its own.
+    /// The number of grants that the owner has released and the engine has not freed yet: a new request must not conflict with them.
     releases: watch::Sender<usize>,
 }
 
@@ -46,9 +46,9 @@ impl Slot {
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(hold);
     }
 
-    /// Resolves when nothing is being released.
+    /// Resolves when no release is under way.
     pub(crate) async fn released(&self) {
-        // The sender is this slot's own, so it cannot be gone.
+        // The slot owns the sender, so the channel is open.
         let _ = self.releases.subscribe().wait_for(|under_way| *under_way == 0).await;
     }
 }
@@ -58,14 +58,14 @@ impl Reentry {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The place of an owner at a lock, for as long as it is used.
+    /// Returns the slot of an owner at a lock, which is kept for as long as it is used.
     pub(crate) fn slot(self: &Arc<Self>, owner: OwnerId, name: &LockName) -> SlotInUse {
         let place = (owner, name.clone());
         let slot = self.slots().entry(place.clone()).or_default().clone();
         SlotInUse { reentry: self.clone(), place, slot: Some(slot) }
     }
 
-    /// Says that a hold is about to be released, until that is done.
+    /// Marks a hold as about to be released, until the returned marker is dropped.
     pub(crate) fn releasing(self: &Arc<Self>, hold: &Hold) -> Option<Releasing> {
         hold.reenters.then(|| {
             let slot = self.slot(hold.owner, &hold.name);
@@ -75,8 +75,7 @@ impl Reentry {
     }
 }
 
-/// A slot that somebody uses. Its place goes when nobody uses it any more and nothing is held through it, also if the one who used
-/// it was dropped in the middle.
+/// A slot in use. It is removed when it is unused and nothing is held through it, also if a user of the slot is dropped half-way.
 #[derive(Debug)]
 pub(crate) struct SlotInUse {
     reentry: Arc<Reentry>,
@@ -103,7 +102,7 @@ impl Drop for SlotInUse {
     }
 }
 
-/// A release that is under way.
+/// The marker of a release that is under way.
 #[derive(Debug)]
 pub(crate) struct Releasing(SlotInUse);
 
@@ -114,14 +113,14 @@ impl Drop for Releasing {
 }
 
 impl Acquire<'_> {
-    /// Through a named owner's slot: re-enters what the owner holds, or gets it from the engine.
+    /// Acquires through a named owner's slot: re-enters what the owner holds, or requests it from the engine.
     pub(crate) async fn through(&self, owner: OwnerId) -> Result<Guard, AcquireError> {
         let slot = self.shared.reentry.slot(owner, &self.name);
         if let Some(reentered) = self.reenter(&slot) {
             return reentered;
         }
-        // One after the other, so that a second acquire finds what the first got, and not before the engine has heard of what
-        // this owner let go of: it must not meet its own grant.
+        // Serialized, so that a second acquire finds what the first got. It also waits until the engine has freed what this owner
+        // released: the request must not conflict with the owner's own grant.
         let (_gate, ()) = match self.wait {
             WaitUntil::Try => {
                 let gate = slot.gate.try_lock().map_err(|_| self.not_got())?;
@@ -142,11 +141,11 @@ impl Acquire<'_> {
         Ok(guard)
     }
 
-    /// A further guard for what the owner holds, if it holds it.
+    /// Returns another guard for what the owner holds, if it holds the lock.
     fn reenter(&self, slot: &Slot) -> Option<Result<Guard, AcquireError>> {
         let (hold, now) = (slot.held()?, self.shared.clock.now());
         if let Err(reason) = hold.check(now) {
-            // Whoever looks first ends belief for all.
+            // The first check after the deadline ends the hold for all guards.
             self.shared.lose(&hold, reason);
             return None;
         }
@@ -165,7 +164,7 @@ impl Acquire<'_> {
 }
 
 impl Hold {
-    /// One more guard for the same grant, if it stands; the mode that is held, if that does not cover `mode`.
+    /// Adds a guard to the grant, if it is still held. Fails with the held mode if that does not cover `mode`.
     pub(crate) fn reenter(&self, mode: Mode, now: BootTime) -> Option<Result<(), Mode>> {
         let mut belief = self.belief();
         if !belief.is_held() || belief.has_ended(now).is_some() {

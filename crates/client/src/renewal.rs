@@ -1,7 +1,8 @@
-//! When a grant is renewed next.
+//! The schedule of a grant's renewals.
 //!
-//! A third of what is usable of the lease after each request that lengthened it, counted from when that was *sent*: an answer that took long must not push
-//! the next renewal beyond the deadline. A renewal that does not answer is not waited for, since renewing twice does no harm.
+//! A renewal is due after a third of the usable lease, counted from the moment at which the last successful request was *sent*: a slow
+//! response must not push the next renewal beyond the deadline. An unanswered renewal is not waited for, since renewing twice does no
+//! harm.
 
 use std::time::Duration;
 
@@ -9,30 +10,30 @@ use crate::clock::BootTime;
 use crate::lease::{Term, Ttl};
 use crate::random;
 
-/// So many renewals may be under way at once.
+/// The largest number of renewals under way at a time.
 const MOST_UNDER_WAY: u8 = 3;
 
 /// The longest pause after a renewal that failed.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
-/// The plan for one grant.
+/// The renewal schedule of one grant.
 #[derive(Debug)]
 pub(crate) struct Renewal {
-    /// By the ttl that was asked for.
+    /// The interval for the requested ttl.
     longest: Duration,
-    /// By what was granted last.
+    /// The interval for the lease that was granted last.
     interval: Duration,
     next: Option<BootTime>,
     under_way: u8,
 }
 
 impl Renewal {
-    /// Never.
+    /// Creates a schedule without renewals.
     pub(crate) const fn off() -> Self {
         Self { longest: Duration::ZERO, interval: Duration::ZERO, next: None, under_way: 0 }
     }
 
-    /// For a grant of this term.
+    /// Creates the schedule for a grant of this term.
     pub(crate) fn on(term: &Term, ttl: Ttl, now: BootTime) -> Self {
         let mut renewal = Self { longest: ttl.renewal_interval(), ..Self::off() };
         renewal.plan(term, now);
@@ -47,30 +48,30 @@ impl Renewal {
                 self.interval = self.interval.min(usable / 3);
                 sent_at
             }
-            // The engine keeps it alive.
+            // The engine keeps the session alive.
             Term::Session(_) => {
                 self.next = None;
                 return;
             }
             Term::Open => now,
         };
-        // Not without a pause, also where what a request proves lies before its sending and the usable time is short.
+        // At least a short pause, also where the lease counts from before the request and the usable time is short.
         let left = term.deadline().map_or(self.interval, |deadline| deadline.since(now));
         let pause = (self.interval / 4).min(left / 2);
         self.next = Some((from + random::slightly_below(self.interval)).max(now + pause));
     }
 
-    /// The next renewal is due at this instant at the latest, whatever the lease is.
+    /// Makes the next renewal due at this instant at the latest, whatever the lease is.
     pub(crate) fn hasten(&mut self, latest: BootTime) {
         self.next = self.next.map(|next| next.min(latest));
     }
 
-    /// When there is something to do.
+    /// Returns the instant of the next renewal.
     pub(crate) const fn due_at(&self) -> Option<BootTime> {
         self.next
     }
 
-    /// Whether a renewal is to be begun now, and whether that is because an earlier one does not answer.
+    /// Begins a renewal if one is due. Returns whether an earlier one is still unanswered.
     pub(crate) fn begin_if_due(&mut self, now: BootTime) -> Option<Begun> {
         if self.next? > now {
             return None;
@@ -92,11 +93,11 @@ impl Renewal {
     }
 }
 
-/// Why a renewal is begun.
+/// The reason why a renewal begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begun {
     InTime,
-    /// An earlier one does not answer.
+    /// An earlier renewal is still unanswered.
     Late,
 }
 

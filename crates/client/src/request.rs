@@ -1,4 +1,4 @@
-//! Requests for locks: what is asked for, and how it is got.
+//! Requests for locks, and how a request gets its grant.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::operation::Operation;
 use crate::random;
 use crate::wait::{Wait, WaitUntil};
 
-/// What every kind of request can be told.
+/// The options of every kind of request.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) mode: Mode,
@@ -54,7 +54,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// An error if a token is required, and the guard has none.
+    /// Returns an error if a token is required and the guard has none.
     pub(crate) fn check_token(&self, guard: &Guard) -> Result<(), AcquireError> {
         if self.required.contains(&Capability::Fencing) {
             guard.fencing_token()?;
@@ -63,77 +63,77 @@ impl Options {
     }
 }
 
-/// The builder methods, for the requests of the async and of the blocking API alike.
+/// The builder methods of the requests, for the async and the blocking API.
 macro_rules! request_options {
     ($request:ident) => {
         impl $request {
-            /// How it is to be locked; exclusively if nothing is said.
+            /// Sets the mode; exclusive by default.
             pub fn mode(mut self, mode: $crate::Mode) -> Self {
                 self.options().mode = mode;
                 self
             }
 
-            /// Short for [`Mode::SHARED`](crate::Mode::SHARED).
+            /// Sets the mode to [`Mode::SHARED`](crate::Mode::SHARED).
             pub fn shared(self) -> Self {
                 self.mode($crate::Mode::SHARED)
             }
 
-            /// How long the grant lives without renewal: 30 seconds ([`Ttl::DEFAULT`](crate::Ttl::DEFAULT)) if nothing is said.
+            /// Sets how long the grant lives without renewal; 30 seconds ([`Ttl::DEFAULT`](crate::Ttl::DEFAULT)) by default.
             pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
                 self.options().ttl = ttl;
                 self
             }
 
-            /// Whether the lease is renewed for as long as the guard lives, which it is if nothing is said. With
-            /// `false` the lock is lost a ttl after the grant, whatever the holder does.
+            /// Sets whether the lease is renewed while the guard exists; `true` by default. With `false`, the lock is lost one TTL after
+            /// the grant, whatever the holder does.
             pub fn renew(mut self, renew: bool) -> Self {
                 self.options().renew = renew;
                 self
             }
 
-            /// How long to wait; forever if nothing is said. While the engine cannot be reached, the request is repeated until the wait
-            /// is over; the error then is [`EngineError::Unreachable`](crate::EngineError::Unreachable).
+            /// Sets how long the request waits; without a limit by default. While the engine cannot be reached, the client repeats the
+            /// request until the wait is over. The error is then [`EngineError::Unreachable`](crate::EngineError::Unreachable).
             pub fn wait(mut self, wait: $crate::Wait) -> Self {
                 self.options().wait = wait;
                 self
             }
 
-            /// The longest time for which it may be held: then renewal stops, and the lock is lost. For work that
-            /// may hang.
+            /// Sets the longest time for which the lock may be held. After it, renewal stops and the lock is lost. For work that may never
+            /// end.
             pub fn max_hold(mut self, most: std::time::Duration) -> Self {
                 self.options().max_hold = Some(most);
                 self
             }
 
-            /// What the holder calls itself, for [`Client::inspect`](crate::Client::inspect) and for the text of a deadlock.
+            /// Sets the name under which [`Client::inspect`](crate::Client::inspect) and the text of a deadlock show the holder.
             pub fn label(mut self, label: impl AsRef<str>) -> Self {
                 self.options().label = Some(label.as_ref().into());
                 self
             }
 
-            /// What becomes of it if it is lost while the engine still has it: released at once, if nothing is said.
+            /// Sets what happens to a lock that is lost while the engine still has it. By default, the client releases it at once.
             pub fn when_lost(mut self, when_lost: $crate::WhenLost) -> Self {
                 self.options().when_lost = when_lost;
                 self
             }
 
-            /// How long nobody else gets the lock if this holder is not heard of and its lease expires: writes that it sent before
-            /// may still be on their way. A lock that is released is free at once. At most 24 hours; refused by an engine without
+            /// Sets how long the engine keeps the lock from other owners after this holder's lease has expired: writes that the holder sent
+            /// before may still arrive. A lock that is released is free at once. At most 24 hours. Refused by an engine without
             /// [`Capability::LockDelay`](crate::Capability::LockDelay).
             pub fn lock_delay(mut self, lock_delay: std::time::Duration) -> Self {
                 self.options().lock_delay = lock_delay;
                 self
             }
 
-            /// Whether the guard is told that another request waits for the lock: [`Guard::wanted`](crate::Guard::wanted) needs it.
-            /// Refused by an engine without [`Capability::Notices`](crate::Capability::Notices).
+            /// Sets whether the guard is notified when another request waits for the lock: [`Guard::wanted`](crate::Guard::wanted) needs
+            /// it. Refused by an engine without [`Capability::Notices`](crate::Capability::Notices).
             pub fn notify(mut self, notify: bool) -> Self {
                 self.options().notify = notify;
                 self
             }
 
-            /// Refuses, before anything is asked of it, an engine that does not have this. With
-            /// [`Capability::Fencing`](crate::Capability::Fencing) every guard has a [`token`](crate::Guard::token).
+            /// Refuses an engine without this capability, before anything is sent to it. With
+            /// [`Capability::Fencing`](crate::Capability::Fencing), every guard has a [`token`](crate::Guard::token).
             pub fn require(mut self, capability: $crate::Capability) -> Self {
                 self.options().required.push(capability);
                 self
@@ -143,7 +143,7 @@ macro_rules! request_options {
 }
 pub(crate) use request_options;
 
-/// A request for one lock, which nothing is done about until it is [acquired](LockRequest::acquire).
+/// A request for one lock. Nothing is sent until it is [acquired](LockRequest::acquire).
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing until it is acquired"]
 pub struct LockRequest {
@@ -180,16 +180,15 @@ impl LockRequest {
         self.options.wait != Wait::Try
     }
 
-    /// The same lock for a job that is to run once in a period: see [`Client::once_per`](crate::Client::once_per).
+    /// Turns this into a request for a job that is to run once in a period: see [`Client::once_per`](crate::Client::once_per).
     pub fn once_per(self, period: Duration) -> OncePerRequest {
         OncePerRequest::new(self, period)
     }
 
-    /// Gets the lock, waiting for it as long as the request says.
+    /// Acquires the lock, and waits for it as long as the request allows.
     ///
     /// # Cancellation safety
-    /// May be dropped at any point. What it had begun is then undone on the client's own thread: neither a lock nor a
-    /// waiter stays behind.
+    /// May be dropped at any point. The client's own thread then undoes what had begun: neither a lock nor a waiter remains.
     pub async fn acquire(self) -> Result<Guard, AcquireError> {
         let (name, ttl) = self.checked()?;
         let span = tracing::debug_span!(
@@ -210,7 +209,7 @@ impl LockRequest {
         result
     }
 
-    /// What can be said of it before the engine is asked.
+    /// Checks the request before the engine is asked.
     pub(crate) fn checked(&self) -> Result<(LockName, Ttl), AcquireError> {
         let name = self.name.clone()?;
         let capabilities = self.shared.engine.capabilities();
@@ -234,7 +233,7 @@ impl LockRequest {
         Ok((name, ttl))
     }
 
-    /// Gets the lock if it is free, and `None` if somebody else holds it.
+    /// Acquires the lock if it is free. Returns `None` if another owner holds it.
     ///
     /// # Cancellation safety
     /// As with [`acquire`](Self::acquire).
@@ -261,22 +260,22 @@ impl Acquire<'_> {
     async fn run(&self) -> Result<Guard, AcquireError> {
         match self.owner {
             None => self.ask_engine(random::owner_id()).await,
-            // In a box of its own: most have no owner, and whoever asks keeps what is the larger of the two.
+            // Boxed: most requests have no owner, and an unboxed future would be as large as the larger branch for all of them.
             Some(owner) => Box::pin(self.through(owner)).await,
         }
     }
 
-    /// Asks the engine; again where the grant came too late to be used.
+    /// Asks the engine, and asks again if the grant came too late to be used.
     pub(crate) async fn ask_engine(&self, owner: OwnerId) -> Result<Guard, AcquireError> {
-        /// After so many late grants the ttl is at fault and not chance.
+        /// After this many late grants, the cause is a TTL that is too short, and not chance.
         const LATE_GRANTS: usize = 3;
         let mut late_grants = 0;
-        // `close` waits until this has ended: until the guard is scheduled, or what was granted is released.
+        // `close` waits until this token is dropped: by then the guard is scheduled, or the grant is released.
         let _begun = self.shared.thread.handle().unfinished_token();
         loop {
             let (hold, granted) = self.ask_once(owner).await?;
             let guard = guard_of(self.shared, self.options, hold, granted);
-            // `close` may have looked through the schedule just before.
+            // `close` may have read the schedule just before the guard was added.
             self.shared.check_open()?;
             match guard {
                 Ok(guard) => return self.options.check_token(&guard).map(|()| guard),
@@ -288,7 +287,7 @@ impl Acquire<'_> {
         }
     }
 
-    /// One grant of the engine. The request is finished even if this future is dropped.
+    /// Asks the engine for one grant. The request runs to its end even if this future is dropped.
     async fn ask_once(&self, owner: OwnerId) -> Result<(Arc<Hold>, Granted), AcquireError> {
         let (cancel, name) = (self.shared.closing.child(), self.name.clone());
         let reenters = self.owner.is_some();
@@ -296,7 +295,7 @@ impl Acquire<'_> {
             asked(self.shared, self.options, name, self.ttl, owner, reenters, cancel.clone());
         self.shared.check_open()?;
         let (background, asked_for) = (self.shared.background.clone(), hold.clone());
-        // If this is dropped, the next acquire of the same owner waits until it is settled.
+        // If this future is dropped, the next acquire of the same owner waits until the request is settled.
         let releasing = self.shared.reentry.releasing(&hold);
         let settle = move |result: Result<Granted, AcquireError>| -> BoxFuture<'static, ()> {
             match result {
@@ -322,7 +321,7 @@ impl Acquire<'_> {
     }
 }
 
-/// A grant that is to be, and what the engine is asked for it.
+/// Creates a pending hold, and the engine's request for it.
 pub(crate) fn asked(
     shared: &Arc<ClientInner>,
     options: &Options,
@@ -352,7 +351,7 @@ pub(crate) fn asked(
     (hold, request)
 }
 
-/// A guard for what was granted. If that cannot be used any more, it is released.
+/// Creates a guard for a grant. If the grant is no longer usable, it is released.
 pub(crate) fn guard_of(
     shared: &Arc<ClientInner>,
     options: &Options,

@@ -1,5 +1,5 @@
-//! The lease of a session, on which many grants hang. The engine keeps the session alive, whatever the number of its grants; guards read from it
-//! until when they may believe.
+//! The lease of a session, which many grants share. The engine keeps the session alive, whatever the number of its grants. Guards read
+//! their deadline from it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,12 +15,12 @@ pub struct SessionLease(Arc<Mutex<State>>);
 struct State {
     deadline: BootTime,
     in_jeopardy: bool,
-    /// The holds whose watches are told when the deadline moves.
+    /// The holds whose watches are notified when the deadline moves.
     watched: Vec<Weak<Hold>>,
 }
 
 impl SessionLease {
-    /// The lease of a session that is believed in until this instant.
+    /// Creates the lease of a session that is valid until this instant.
     pub fn new(deadline: BootTime) -> Self {
         Self(Arc::new(Mutex::new(State { deadline, ..State::default() })))
     }
@@ -29,23 +29,23 @@ impl SessionLease {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session has been kept alive. It stood without a break, and all grants that hang on it may be believed in until this instant.
+    /// Records that the session was kept alive without interruption: all its grants are valid until this instant.
     pub fn confirm(&self, deadline: BootTime) {
         let mut state = self.state();
-        // Answers may overtake each other.
+        // Responses may arrive out of order.
         state.deadline = state.deadline.max(deadline);
         state.in_jeopardy = false;
         Self::show(state);
     }
 
-    /// The session could not be kept alive, and that is tried again.
+    /// Records that the session could not be kept alive so far. The engine continues to try.
     pub fn doubt(&self) {
         let mut state = self.state();
         state.in_jeopardy = true;
         Self::show(state);
     }
 
-    /// Until when its grants may be believed in.
+    /// Returns the instant until which the session's grants are valid.
     pub fn deadline(&self) -> BootTime {
         self.state().deadline
     }
@@ -54,7 +54,7 @@ impl SessionLease {
         self.state().in_jeopardy
     }
 
-    /// From now on, this hold's watches are told when the deadline moves.
+    /// Adds a hold whose watches are notified when the deadline moves.
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
         self.state().watched.push(Arc::downgrade(hold));
     }
@@ -62,7 +62,7 @@ impl SessionLease {
     fn show(mut state: MutexGuard<'_, State>) {
         state.watched.retain(|hold| hold.strong_count() > 0);
         let watched: Vec<_> = state.watched.iter().filter_map(Weak::upgrade).collect();
-        // A hold looks at its session.
+        // Unlocked first, since a hold reads its session.
         drop(state);
         for hold in watched {
             hold.session_has_changed();

@@ -1,5 +1,4 @@
-//! What is counted and what is logged, in one place, so that the names stay the same.
-//! They are listed in `docs/observability.md`.
+//! Metrics and logs, in one place, so that their names stay the same. `docs/observability.md` lists them.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use crate::once_per::Turn;
 
 static METADATA: Metadata<'static> = Metadata::new("tenure", Level::INFO, Some("tenure"));
 
-/// The meters of one client. The keys of what is counted for every lock are made once, and whoever records them is asked each time: it may be
+/// The metrics of one client. The keys of metrics for every lock are created once. The recorder is looked up each time, since it may be
 /// installed after the client.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
@@ -118,7 +117,7 @@ impl Telemetry {
             LostReason::Closed => "closed",
         };
         metrics::counter!("tenure_losses_total", "engine" => self.engine, "reason" => label).increment(1);
-        // A target of its own, for programs that tell of it themselves.
+        // A separate target, for programs that report losses themselves.
         let token = grant.token.map(FencingToken::get);
         warn!(target: "tenure::lost", lock = %grant.name, token, %reason, "lock lost");
     }
@@ -140,7 +139,7 @@ fn counter(key: &Key) -> Counter {
     metrics::with_recorder(|recorder| recorder.register_counter(key, &METADATA))
 }
 
-/// A fence in front of a service has not let a request through.
+/// Logs that a fence in front of a service has refused a request.
 #[cfg(feature = "http")]
 pub(crate) fn fenced_off(resource: &crate::LockName, token: FencingToken, error: &crate::fence::FenceError) {
     let token = token.get();

@@ -1,5 +1,5 @@
-//! The client's own thread, with its own runtime: renewals and releases run here, so that a busy or ended application
-//! runtime loses no lock and leaks none.
+//! The client's own thread, with its own runtime. Renewals and releases run here, so that a busy or ended application runtime loses no
+//! lock and leaks none.
 
 use std::future::Future;
 use std::io;
@@ -14,25 +14,25 @@ use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-/// How long a dropped client's thread goes on to finish releases. Beyond that, leases do the rest.
+/// The time in which a dropped client's thread finishes releases. After it, the leases free the locks.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long the drop of the last client, or of a blocking guard, waits for releases: the process may end right after it.
+/// The time for which the drop of the last client, or of a blocking guard, waits for releases: the process may end right after it.
 pub(crate) const DROP_LIMIT: Duration = Duration::from_secs(2);
 
-/// The thread. It ends, once what was begun is finished, when this is dropped.
+/// The thread. When this is dropped, it ends once all work that has begun is finished.
 pub(crate) struct ClientThread {
     handle: ThreadHandle,
     id: ThreadId,
     end: Option<oneshot::Sender<LastWork>>,
-    /// Disconnected when nothing is unfinished any more.
+    /// Disconnected when no work is unfinished.
     drained: Mutex<mpsc::Receiver<()>>,
 }
 
-/// What is done when all else is finished.
+/// The work that is done when all other work is finished.
 type LastWork = BoxFuture<'static, ()>;
 
-/// A way to hand work to the thread.
+/// A handle to give work to the thread.
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadHandle {
     runtime: Handle,
@@ -58,7 +58,7 @@ impl ClientThread {
                         last.await;
                     }
                 };
-                // Nobody is left to be told about what is still open then.
+                // After the time limit, no caller is left to report unfinished work to.
                 let _ = tokio::time::timeout(DRAIN_LIMIT, finish).await;
             });
             runtime.shutdown_background();
@@ -70,7 +70,7 @@ impl ClientThread {
         &self.handle
     }
 
-    /// Ends the thread, with this as its last work. Waits for unfinished work, for `limit` at most.
+    /// Ends the thread, with this as its last work. Waits for unfinished work, for at most `limit`.
     pub(crate) fn end_with(&mut self, last: LastWork, limit: Duration) {
         let is_unfinished = self.handle.unfinished() > 0;
         if let Some(end) = self.end.take() {
@@ -99,17 +99,17 @@ impl ThreadHandle {
         self.runtime.spawn(work);
     }
 
-    /// Runs work that is finished before the client goes away.
+    /// Runs work that must be finished before the client ends.
     pub(crate) fn finish(&self, work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
         self.unfinished.spawn_on(work, &self.runtime)
     }
 
-    /// Counts as unfinished work for as long as it lives.
+    /// Returns a token that counts as unfinished work for as long as it exists.
     pub(crate) fn unfinished_token(&self) -> TaskTrackerToken {
         self.unfinished.token()
     }
 
-    /// Resolves when all such work is finished.
+    /// Resolves when all unfinished work is finished.
     pub(crate) async fn finished(&self) {
         self.unfinished.close();
         self.unfinished.wait().await;
@@ -119,7 +119,7 @@ impl ThreadHandle {
         self.unfinished.len()
     }
 
-    /// Blocks until these tasks of the thread are done, for [`DROP_LIMIT`] at most. Returns at once on a thread of a runtime, which async
+    /// Blocks until these tasks of the thread are done, for at most [`DROP_LIMIT`]. Returns at once on a thread of a runtime, which async
     /// code must not block, and on a thread that is ending.
     pub(crate) fn wait_for(&self, tasks: impl IntoIterator<Item = JoinHandle<()>>) {
         if Handle::try_current().is_err_and(|error| error.is_missing_context()) {
@@ -128,7 +128,7 @@ impl ThreadHandle {
         }
     }
 
-    /// The thread's runtime as the current one, unless the caller is on a runtime already.
+    /// Enters the thread's runtime, unless the caller is on a runtime already.
     pub(crate) fn enter_if_outside(&self) -> Option<EnterGuard<'_>> {
         Handle::try_current().is_err().then(|| self.runtime.enter())
     }

@@ -1,41 +1,41 @@
-//! Engine URLs: `scheme:rest?option=value&…`. The scheme picks the engine; what the rest means is the engine's.
+//! Engine URLs: `scheme:rest?option=value&…`. The scheme selects the engine, which defines the meaning of the rest.
 
 use percent_encoding::percent_decode_str;
 
-/// An engine's URL, taken apart.
+/// A parsed engine URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EngineUrl<'a> {
     pub(crate) scheme: &'a str,
-    /// What stands between the scheme and the options, percent-encoded as it came.
+    /// The part between the scheme and the options, still percent-encoded.
     pub(crate) rest: &'a str,
-    /// The options, decoded, in their order.
+    /// The decoded options, in their order.
     pub(crate) options: Vec<(String, String)>,
 }
 
-/// Why a text is not the URL of an engine.
+/// Why a text is not an engine's URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UrlError {
-    /// There is no scheme.
+    /// The URL has no scheme.
     #[error("`{url}` has no scheme: an engine's URL looks like `file:/var/lib/tenure`")]
     NoScheme {
         /// The URL.
         url: String,
     },
-    /// The scheme is not one of an engine.
+    /// The scheme is not an engine's.
     #[error("`{scheme}:` is not an engine: there is {known}", known = crate::engines::known())]
     UnknownEngine {
         /// The scheme.
         scheme: String,
     },
-    /// The engine is there, but not in this program.
+    /// The engine exists, but is not built into this program.
     #[error(
         "this program was built without the engine `{scheme}:`: build it with the feature `{feature}` of the crate `tenure`"
     )]
     NotBuilt {
         /// The scheme.
         scheme: String,
-        /// The feature that brings it.
+        /// The feature that adds the engine.
         feature: &'static str,
     },
     /// The engine has no such option.
@@ -45,15 +45,15 @@ pub enum UrlError {
         engine: &'static str,
         /// The option.
         option: String,
-        /// What it has.
+        /// The options of the engine.
         known: &'static str,
     },
-    /// The URL does not say where.
+    /// The URL has no valid location.
     #[error("`{url}`: {message}")]
     Location {
         /// The URL.
         url: String,
-        /// What is wrong with it, and how it should look.
+        /// What is wrong with the URL, and how it should look.
         message: String,
     },
 }

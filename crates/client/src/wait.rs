@@ -1,8 +1,8 @@
-//! How long a request waits, and what is done meanwhile.
+//! How long a request waits, and what the client does meanwhile.
 //!
-//! - **A wait lasts through an outage**: the request is repeated for as long as the engine cannot be reached and the wait is not over. An
-//!   engine that is unreachable when the wait ends is the reason in the error.
-//! - **The engine is asked at least once, however short the wait is**: when it is over, the engine is asked once more, without waiting.
+//! - **A wait lasts through an outage**: the client repeats the request while the engine cannot be reached and the wait is not over. If the
+//!   engine cannot be reached when the wait ends, the error says so.
+//! - **The engine is asked at least once, however short the wait is**: when the wait is over, the client asks once more, without waiting.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::engine::{Cancellation, Waits};
 use crate::error::OperationError;
 use crate::random;
 
-/// The pause before the first repetition. Each further pause is twice as long.
+/// The pause before the first retry. Each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The longest pause between two requests of one wait.
+/// The longest pause between two attempts of one wait.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// How long a request waits.
@@ -27,9 +27,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 pub enum Wait {
     /// Not at all.
     Try,
-    /// This long.
+    /// For at most this long.
     For(Duration),
-    /// Until it is got.
+    /// Until the request is granted.
     #[default]
     Forever,
 }
@@ -44,12 +44,12 @@ impl Wait {
     }
 }
 
-/// How long a request waits, on the machine's own clock.
+/// How long a request waits, on the client's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitUntil {
     /// Not at all.
     Try,
-    /// Until that instant. `waited` is the time that the caller gave, for the error's text.
+    /// Until this instant. `waited` is the duration that the caller gave, for the error's text.
     At { at: BootTime, waited: Duration },
     /// Without a limit.
     Forever,
@@ -74,7 +74,7 @@ impl WaitUntil {
     }
 }
 
-/// Pauses that double.
+/// Pauses that double up to a limit.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     pause: Duration,
@@ -86,7 +86,7 @@ impl Backoff {
         Self { pause: first, longest }
     }
 
-    /// The end of the next pause.
+    /// Returns the end of the next pause.
     pub(crate) fn next(&mut self, now: BootTime) -> BootTime {
         let end = now + random::jittered(self.pause);
         self.pause = (self.pause * 2).min(self.longest);
@@ -99,18 +99,19 @@ pub(crate) struct Waiting<'a> {
     pub(crate) clock: &'a dyn Clock,
     pub(crate) name: &'a LockName,
     pub(crate) wait: WaitUntil,
-    /// Raised when nobody waits for the answer any more.
+    /// Raised when the caller no longer waits for the answer.
     pub(crate) cancel: &'a Cancellation,
 }
 
-/// The last answer to an operation, and how often the engine was asked for it.
+/// The last answer to an operation, and the number of attempts.
 pub(crate) struct LastAnswer<T> {
     pub(crate) answer: T,
     pub(crate) times: usize,
 }
 
 impl Waiting<'_> {
-    /// Asks the engine until it answers or the wait is over. `ask` is told whether the engine is to wait, and what ends the wait.
+    /// Asks the engine until it answers or the wait is over. `ask` gets whether the engine is to wait, and the cancellation that ends its
+    /// wait.
     pub(crate) async fn ask<T, E: OperationError>(
         &self,
         ask: impl Fn(Waits, Cancellation) -> BoxFuture<'static, Result<T, E>>,
@@ -146,7 +147,7 @@ impl Waiting<'_> {
         }
     }
 
-    /// Pauses in an outage. Whether the wait goes on after it.
+    /// Pauses during an outage. Returns whether the wait continues after the pause.
     async fn pause(&self, pauses: &mut Backoff, times: usize, error: &impl OperationError) -> bool {
         if times == 1 {
             warn!(target: "tenure::outage", lock = %self.name, %error, "the request is repeated until the wait is over");

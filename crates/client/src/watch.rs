@@ -1,4 +1,4 @@
-//! A hold as a task or thread beside the work sees it, without keeping the lock.
+//! A view of a hold for a task or thread beside the work. It does not keep the lock.
 
 use tenure_table::Mode;
 use tokio::sync::watch;
@@ -6,23 +6,23 @@ use tokio::sync::watch;
 use crate::clock::BootTime;
 use crate::hold::Ended;
 
-/// What a watch sees of a hold.
+/// The state of a hold that a watch shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shown {
     pub(crate) ended: Option<Ended>,
     pub(crate) in_jeopardy: bool,
-    /// When belief ends if nothing more is heard.
+    /// The instant at which the lock is lost unless a renewal succeeds before.
     pub(crate) deadline: Option<BootTime>,
-    /// The strongest mode that others wait for and that conflicts with the one that is held.
+    /// The strongest mode that other requests wait for and that conflicts with the held mode.
     pub(crate) wanted: Option<Mode>,
 }
 
-/// Tells how a guard's hold on its lock ended, without being the guard: for a task or thread beside the work. From
-/// [`Guard::watch`](crate::Guard::watch).
+/// A watch on a guard's hold of its lock, for a task or thread beside the work. It reports the end of the hold and does not keep the lock.
+/// From [`Guard::watch`](crate::Guard::watch).
 #[derive(Clone, Debug)]
 pub struct GuardWatch {
     shown: watch::Receiver<Shown>,
-    /// As [`deadline`](Self::deadline) last said.
+    /// The last result of [`deadline`](Self::deadline).
     last_deadline: Option<BootTime>,
 }
 
@@ -40,13 +40,13 @@ impl GuardWatch {
     pub async fn ended(mut self) -> Ended {
         match self.shown.wait_for(|shown| shown.ended.is_some()).await {
             Ok(shown) => shown.ended.unwrap_or(Ended::Released),
-            // The last guard is gone, and with it what could have been lost.
+            // The last guard no longer exists, so there is no lock left to lose.
             Err(_) => Ended::Released,
         }
     }
 
-    /// Resolves when renewal is failing, with the deadline at which the lock is lost if that goes on; never, if the lock is
-    /// released or lost first.
+    /// Resolves when renewal fails, with the deadline at which the lock is lost unless a renewal succeeds before. Never resolves if the
+    /// lock is released or lost first.
     ///
     /// # Cancellation safety
     /// May be dropped at any point.
@@ -57,8 +57,8 @@ impl GuardWatch {
         std::future::pending().await
     }
 
-    /// Resolves when another request is known to have waited for the lock in a mode that conflicts with the one that is held, with
-    /// that mode; never, if the lock is released or lost first. See [`Guard::wanted`](crate::Guard::wanted).
+    /// Resolves when another request is known to have waited for the lock in a mode that conflicts with the held mode. Returns that mode.
+    /// Never resolves if the lock is released or lost first. See [`Guard::wanted`](crate::Guard::wanted).
     ///
     /// # Cancellation safety
     /// May be dropped at any point.
@@ -72,13 +72,13 @@ impl GuardWatch {
         std::future::pending().await
     }
 
-    /// The deadline now: the instant at which belief ends unless the lease is renewed before.
+    /// Returns the current deadline: the instant at which the lock is lost unless the lease is renewed before.
     pub fn deadline(&mut self) -> Option<BootTime> {
         self.last_deadline = self.shown.borrow_and_update().deadline;
         self.last_deadline
     }
 
-    /// Resolves when the deadline is another than [`deadline`](Self::deadline) last said; never, once the lock is released.
+    /// Resolves when the deadline differs from the last result of [`deadline`](Self::deadline); never, once the lock is released.
     ///
     /// # Cancellation safety
     /// May be dropped at any point.

@@ -1,4 +1,4 @@
-//! The door to the disk: one folder with files in it.
+//! The interface to the disk: one folder with files.
 
 use std::fmt::Debug;
 use std::fs::{self, File};
@@ -8,41 +8,40 @@ use std::path::{Path, PathBuf};
 
 /// A folder on a disk.
 pub trait Disk: Debug + Send + Sync + 'static {
-    /// A file in it.
+    /// The type of its files.
     type File: DiskFile;
 
-    /// The names of all files.
+    /// Returns the names of all files.
     fn list(&self) -> io::Result<Vec<String>>;
 
-    /// Makes a file of zeros, which are on the disk when this returns. Its name is when the folder is [synced](Self::sync_folder).
+    /// Creates a file of zeros. The zeros are durable when this returns. The name is durable after [`sync_folder`](Self::sync_folder).
     fn create(&self, name: &str, length: u64) -> io::Result<Self::File>;
 
     /// Opens a file.
     fn open(&self, name: &str) -> io::Result<Self::File>;
 
-    /// Gives a file another name, which no other file has.
+    /// Renames a file. No file has the new name.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Deletes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Makes the names durable.
+    /// Makes all changes of names durable.
     fn sync_folder(&self) -> io::Result<()>;
 }
 
-/// A file of a constant length.
+/// A file of constant length.
 pub trait DiskFile: Debug + Send + Sync + 'static {
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     fn length(&self) -> io::Result<u64>;
 
-    /// Reads as many bytes as there is room for.
+    /// Fills the buffer with the bytes at this offset.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 
-    /// Overwrites bytes. They are durable when the file is [synced](Self::sync); until then a crash may keep any of the sectors and lose the
-    /// others.
+    /// Overwrites bytes. They are durable after [`sync`](Self::sync). Before that, a crash may keep any of the sectors and lose the others.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Makes all that was written durable.
+    /// Makes all earlier writes durable.
     fn sync(&self) -> io::Result<()>;
 }
 
@@ -51,7 +50,7 @@ pub trait DiskFile: Debug + Send + Sync + 'static {
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// The folder at this path, which is made if it is missing.
+    /// Opens the folder at this path, and creates it if it does not exist.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         fs::create_dir_all(&path)?;
@@ -61,7 +60,7 @@ impl Folder {
         Ok(Self(path))
     }
 
-    /// Its path.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -80,7 +79,7 @@ impl Disk for Folder {
         let file = File::options().read(true).write(true).create_new(true).open(self.0.join(name))?;
         let zeros = vec![0; usize::try_from(length.min(CHUNK)).expect("a chunk fits into memory")];
         let mut at = 0;
-        // Zeros, and not a hole or an unwritten extent: a later sync has no metadata to write, and takes half of the time.
+        // Writes zeros, not a hole or an unwritten extent: a later sync then has no metadata to write, and takes half the time.
         while at < length {
             let part = usize::try_from((length - at).min(CHUNK)).expect("a chunk fits into memory");
             file.write_all_at(&zeros[..part], at)?;

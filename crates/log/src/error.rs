@@ -1,43 +1,43 @@
-//! What goes wrong with a log.
+//! The errors of a log.
 
 use std::io;
 use std::sync::Arc;
 
-/// Why a log does not do what it is asked to.
+/// Why an operation of a log failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// The bytes are not those that were written. Nothing was changed.
+    /// The bytes on the disk are not those that were written. Nothing was changed.
     #[error(
         "{file} is damaged at offset {offset}: {what}. Restore this data directory from another copy; nothing was changed in it"
     )]
     Damaged {
         /// The file.
         file: String,
-        /// Where in it.
+        /// The position of the damage in bytes.
         offset: u64,
-        /// What is wrong.
+        /// The kind of damage.
         what: String,
     },
-    /// The log is another replica's, or another cell's.
+    /// The log belongs to another replica or another cell.
     #[error("{file} belongs to another log: check the data directory")]
     Foreign {
         /// The file.
         file: String,
     },
-    /// The log was written by a newer program.
+    /// A newer program has written the log.
     #[error(
         "{file} has format version {version}, and this program knows versions up to {known}: use a newer program"
     )]
     NewerVersion {
         /// The file.
         file: String,
-        /// Its version.
+        /// The file's version.
         version: u8,
         /// The newest version that this program knows.
         known: u8,
     },
-    /// There is no room for the next segment. Nothing was written, and the same write can be tried again.
+    /// The disk has no room for the next segment. Nothing was written. The same write can be retried.
     #[error("the disk is full: {bytes} bytes are needed for the next segment of the log")]
     Full {
         /// The length of a segment.
@@ -48,23 +48,23 @@ pub enum LogError {
     TooLong {
         /// The length of the batch.
         bytes: usize,
-        /// What fits.
+        /// The largest length that fits.
         limit: usize,
     },
-    /// Entries before the first one that is kept cannot be read or truncated.
+    /// An entry before the first kept one cannot be read or truncated.
     #[error("entry {index} was purged: the log begins at {first}")]
     Purged {
-        /// What was asked for.
+        /// The requested index.
         index: u64,
-        /// The first entry that is kept.
+        /// The index of the first kept entry.
         first: u64,
     },
-    /// The disk refused. If it refused a write or a sync, the log does nothing more: what is durable is known after recovery.
+    /// The disk reported an error. If it was for a write or a sync, the log refuses all later writes, and recovery finds what is durable.
     #[error("{action} failed: {error}")]
     Disk {
-        /// What was tried.
+        /// The action that failed.
         action: String,
-        /// What the system said.
+        /// The error of the operating system.
         error: Arc<io::Error>,
     },
     /// An earlier write or sync has failed.

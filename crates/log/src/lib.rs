@@ -1,13 +1,14 @@
-//! The segment log of Tenure's server. It knows nothing of consensus: entries are bytes with an index, and the hard state is bytes.
+//! The segment log of Tenure's server. It is independent of the consensus protocol: entries are bytes with an index, and the hard state is
+//! bytes.
 //!
-//! - **What [`Log::write`] has returned for is durable.** A crash at any other moment leaves all of a batch or none of it.
-//! - **A torn tail is cut; any other damage is a refusal** that names file and offset ([`LogError::Damaged`]). Every sector has a checksum, so a
-//!   batch that was not synced is told apart from one that was synced and has changed since.
-//! - **A failed write or sync is final.** The log refuses everything after it, since the kernel may have dropped the data: the process
-//!   must exit, and recovery decides. Only a full disk is not final: it is noticed before anything is written.
-//! - **One batch in flight.** A batch is written after the one before it is synced.
+//! - **A batch is durable when [`Log::write`] returns.** After a crash at any other moment, either all of a batch exists or none of it.
+//! - **A torn tail is cut. Any other damage is an error** that names file and offset ([`LogError::Damaged`]). Every sector has a checksum,
+//!   so recovery distinguishes a batch that was not synced from a batch that was synced and later changed.
+//! - **A failed write or sync is final.** The kernel may have dropped the data, so the log refuses all later writes. The process must exit,
+//!   and recovery finds what is durable. A full disk is not final, because it is detected before anything is written.
+//! - **One batch at a time.** A batch is written after the batch before it is synced.
 //!
-//! The bytes are described in `docs/format.md`. The disk is behind a trait, [`Disk`], so that crash tests and a simulator run this very code.
+//! `docs/format.md` describes the bytes. The disk is behind a trait, [`Disk`], so that crash tests and a simulator run the same code.
 
 mod disk;
 mod error;

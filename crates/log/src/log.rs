@@ -12,7 +12,7 @@ use crate::record::{ENTRY_HEADER, Record};
 use crate::sector::{self, PAYLOAD, SECTOR, Sector};
 use crate::segment::{self, Prepared, Preparer, Segment};
 
-/// Whose log it is. Each segment carries it, so that files of another log are refused.
+/// The identity of a log. Each segment contains it, so that files of another log are refused.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Identity(pub [u8; 32]);
 
@@ -22,13 +22,13 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// How a log is laid out.
+/// The sizes of a log.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The length of a segment in bytes, rounded down to whole sectors. A longer one costs more time to prepare and to recover, a shorter one
-    /// more changes of segment.
+    /// The length of a segment in bytes, rounded down to whole sectors. A longer segment takes more time to prepare and to recover. A
+    /// shorter one needs more changes of segment.
     pub segment_bytes: u64,
-    /// How many bytes of the newest entries stay in memory.
+    /// How many bytes of the newest entries are kept in memory.
     pub memory_bytes: usize,
 }
 
@@ -47,12 +47,12 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// One that changes nothing.
+    /// Creates a batch that changes nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Removes the entries from this index on, before the batch's own are appended.
+    /// Removes the entries from this index on, before the batch's entries are appended.
     #[must_use]
     pub fn truncate_from(self, index: u64) -> Self {
         Self { truncate_from: Some(index), ..self }
@@ -79,21 +79,21 @@ impl Batch {
     }
 }
 
-/// Where an entry lies.
+/// The position of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Location {
     pub(crate) segment: u64,
     /// The first sector of its batch.
     pub(crate) sector: u64,
-    /// Where its bytes begin in the batch.
+    /// The offset of its bytes in the batch.
     pub(crate) offset: usize,
     pub(crate) length: usize,
 }
 
-/// What recovery found, and every batch since then has changed.
+/// The contents of the log: as recovery found them, and as each later batch has changed them.
 #[derive(Debug)]
 pub(crate) struct Contents {
-    /// The index of the first entry that is kept, or of the next one if there is none.
+    /// The index of the first kept entry, or of the next entry if the log is empty.
     pub(crate) first: u64,
     pub(crate) entries: VecDeque<Location>,
     pub(crate) hard_state: Bytes,
@@ -159,7 +159,7 @@ pub struct Log<D: Disk> {
     disk: Arc<D>,
     options: Options,
     identity: Identity,
-    /// The oldest first. The last is written to.
+    /// Sorted by age. The last one is written to.
     segments: VecDeque<Segment<D::File>>,
     preparer: Arc<Preparer<D>>,
     contents: Contents,
@@ -181,29 +181,29 @@ impl<D: Disk> Log<D> {
         Self { disk, options, identity, segments, preparer, contents, tail: Tail::default(), failed: None }
     }
 
-    /// The index of the first entry that is kept, or of the next one if there is none.
+    /// Returns the index of the first kept entry, or of the next entry if the log is empty.
     pub fn first(&self) -> u64 {
         self.contents.first
     }
 
-    /// The index that the next entry will have. The first entry of a new log has index 1.
+    /// Returns the index of the next entry. The first entry of a new log has index 1.
     pub fn next(&self) -> u64 {
         self.contents.next()
     }
 
-    /// The hard state; empty in a new log.
+    /// Returns the hard state. It is empty in a new log.
     pub fn hard_state(&self) -> &Bytes {
         &self.contents.hard_state
     }
 
-    /// How many bytes the segments take on the disk.
+    /// Returns how many bytes the segments use on the disk.
     pub fn bytes_on_disk(&self) -> u64 {
         let count = self.segments.len() + usize::from(self.preparer.is_ready());
         count as u64 * self.options.length()
     }
 
-    /// Writes a batch and syncs it: when this returns, it is durable. With [`LogError::Full`], [`LogError::TooLong`] and [`LogError::Purged`]
-    /// nothing was written, and the log goes on. Every other error is final.
+    /// Writes a batch and syncs it. The batch is durable when this returns. After [`LogError::Full`], [`LogError::TooLong`] or
+    /// [`LogError::Purged`], nothing was written and the log remains usable. Every other error is final.
     pub fn write(&mut self, batch: Batch) -> Result<(), LogError> {
         self.check()?;
         let first = self.contents.first;
@@ -229,7 +229,7 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// Forgets all entries, and goes on with this index: after a snapshot that is ahead of the log. Durable when it returns.
+    /// Removes all entries, and continues at this index: for a snapshot that is ahead of the log. Durable when this returns.
     pub fn reset(&mut self, next: u64) -> Result<(), LogError> {
         self.check()?;
         let mut body = Vec::new();
@@ -240,7 +240,7 @@ impl<D: Disk> Log<D> {
         self.remove_segments()
     }
 
-    /// Lets go of the entries before this index. Whole segments are deleted, so some may still be there after a restart.
+    /// Removes the entries before this index. Only whole segments are deleted, so some of these entries may exist again after a restart.
     pub fn purge_before(&mut self, index: u64) -> Result<(), LogError> {
         self.check()?;
         let index = index.min(self.next());
@@ -250,7 +250,8 @@ impl<D: Disk> Log<D> {
         self.remove_segments()
     }
 
-    /// The bytes of the entries from `from` on, before `until`: at least one if there is one, and no more than `most_bytes` beside that one.
+    /// Returns the bytes of the entries from `from` up to, but without, `until`. Stops before the total exceeds `most_bytes`, but returns
+    /// at least one entry if one exists.
     pub fn read(&self, from: u64, until: u64, most_bytes: usize) -> Result<Vec<Bytes>, LogError> {
         if from < self.contents.first {
             return Err(LogError::Purged { index: from, first: self.contents.first });
@@ -272,13 +273,13 @@ impl<D: Disk> Log<D> {
         Ok(found)
     }
 
-    /// Whether the next segment should be prepared: the present one is half full.
+    /// Whether the next segment should be prepared, because the current one is half full.
     pub fn wants_segment(&self) -> bool {
         let current = self.segments.back().expect("a log has a segment");
         current.used * 2 >= current.sectors && !self.preparer.is_ready()
     }
 
-    /// What prepares the next segment, on any thread.
+    /// Returns the object that prepares the next segment, on any thread.
     pub fn preparer(&self) -> Arc<Preparer<D>> {
         self.preparer.clone()
     }
@@ -287,7 +288,7 @@ impl<D: Disk> Log<D> {
         self.failed.clone().map_or(Ok(()), |why| Err(LogError::Failed(why)))
     }
 
-    /// Writes and syncs a batch; where it lies, and how much stands before the given body.
+    /// Writes and syncs a batch. Returns its position, and how many bytes precede the given body.
     pub(crate) fn put(&mut self, body: &[u8]) -> Result<Base, LogError> {
         let start = Record::Start {
             identity: self.identity,
@@ -323,7 +324,7 @@ impl<D: Disk> Log<D> {
         let written =
             segment.file.write_at(sector * SECTOR as u64, &bytes).and_then(|()| segment.file.sync());
         if let Err(error) = written {
-            // What of it is on the disk, and whether the kernel still has the rest, cannot be known.
+            // It is unknown how much of the batch is on the disk, and whether the kernel still has the rest.
             let action = format!("writing to {}", segment::name(segment.number));
             self.failed = Some(format!("{action}: {error}"));
             return Err(LogError::disk(action, error));
@@ -364,14 +365,14 @@ impl<D: Disk> Log<D> {
         }
     }
 
-    /// Deletes the oldest segments while none of their entries is kept.
+    /// Deletes the oldest segments that contain no kept entry.
     fn remove_segments(&mut self) -> Result<(), LogError> {
         while self.segments.len() > 1
             && let Some(oldest) = self.segments.front()
             && oldest.highest < self.contents.first
         {
             let name = segment::name(oldest.number);
-            // The oldest first, each durably: what is left must have no gap.
+            // Each deletion is made durable before the next, oldest first, so that the remaining segments have no gap.
             let gone = self.disk.remove(&name).and_then(|()| self.disk.sync_folder());
             if let Err(error) = gone {
                 let action = format!("deleting {name}");
@@ -410,17 +411,17 @@ impl<D: Disk> Log<D> {
     }
 }
 
-/// Where a batch was written.
+/// The position of a batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Base {
     segment: u64,
     sector: u64,
-    /// How many bytes stand before what the caller gave.
+    /// How many bytes precede the caller's body.
     before: usize,
 }
 
 impl Options {
-    /// The length of a segment, in whole sectors.
+    /// Returns the length of a segment, in bytes, as a multiple of the sector length.
     pub(crate) const fn length(self) -> u64 {
         self.segment_bytes - self.segment_bytes % SECTOR as u64
     }

@@ -1,4 +1,4 @@
-//! The records in a batch, and how they are written down.
+//! The records in a batch, and their encoding.
 
 use bytes::{Buf, BufMut, Bytes};
 
@@ -10,13 +10,13 @@ const TRUNCATE: u8 = 3;
 const HARD_STATE: u8 = 4;
 const RESET: u8 = 5;
 
-/// The bytes before an entry's own: kind, index, length.
+/// The number of bytes before an entry's own bytes: kind, index, length.
 pub(crate) const ENTRY_HEADER: usize = 1 + 8 + 4;
 
-/// One step of a log.
+/// One change of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
-    /// The first record of each segment: what was known before it, so that older segments can be deleted.
+    /// The first record of each segment: the state before it, so that older segments can be deleted.
     Start {
         identity: Identity,
         next: u64,
@@ -26,12 +26,12 @@ pub(crate) enum Record {
         index: u64,
         bytes: Bytes,
     },
-    /// The entries from this index on are gone.
+    /// Removes the entries from this index on.
     Truncate {
         from: u64,
     },
     HardState(Bytes),
-    /// All entries are gone, and the next one has this index.
+    /// Removes all entries. The next one has this index.
     Reset {
         next: u64,
     },
@@ -66,7 +66,7 @@ impl Record {
         }
     }
 
-    /// The next record of a body, which is shortened by it; `None` if there is no sense in it.
+    /// Reads the next record and removes its bytes from the body. Returns `None` if the bytes are not a record.
     pub(crate) fn decode(body: &mut Bytes) -> Option<Self> {
         let record = match body.try_get_u8().ok()? {
             START => {

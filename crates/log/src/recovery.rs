@@ -1,8 +1,8 @@
-//! Recovery: what a log is after whatever has happened to it.
+//! Recovery: reads a log after a stop or a crash.
 //!
-//! - Segments are read from the oldest to the newest, batch by batch. Every sector of every segment is looked at.
-//! - A batch that is not whole is cut only if it is the last, and if nothing but sectors of zeros and sectors of that batch follow: then it was
-//!   never synced, and nobody was told that it is durable.
+//! - Segments are read from the oldest to the newest, batch by batch. Every sector of every segment is checked.
+//! - An incomplete batch is cut only if it is the last, and if only zeros and sectors of that batch follow it. Such a batch was never
+//!   synced, so no caller was told that it is durable.
 //! - Everything else is damage, and nothing is changed.
 
 use std::collections::VecDeque;
@@ -18,23 +18,23 @@ use crate::record::{ENTRY_HEADER, Record};
 use crate::sector::{self, SECTOR, Sector, VERSION};
 use crate::segment::{self, Prepared, Segment};
 
-/// How much of a segment is read at once.
+/// The number of bytes of a segment that are read at once.
 const CHUNK: usize = 1 << 20;
 
-/// What is found in one segment.
+/// The contents of one segment.
 struct Found {
-    /// Its whole batches: the first sector of each, and what is in it.
+    /// The complete batches: the first sector and the body of each.
     batches: Vec<(u64, Bytes)>,
-    /// The number of its first batch.
+    /// The number of the first batch.
     first_batch: Option<u64>,
-    /// How many sectors its whole batches take.
+    /// How many sectors the complete batches take.
     used: u64,
-    /// Whether a batch was begun behind them that is not whole.
+    /// Whether an incomplete batch follows them.
     is_torn: bool,
 }
 
 impl<D: Disk> Log<D> {
-    /// Opens the log in a folder, or begins a new one in an empty folder.
+    /// Opens the log in a folder, or creates a new one in an empty folder.
     pub fn open(disk: D, identity: Identity, options: Options) -> Result<Self, LogError> {
         let failed = |action: &'static str| move |error: io::Error| LogError::disk(action, error);
         let names = disk.list().map_err(failed("listing the segments"))?;
@@ -61,7 +61,7 @@ impl<D: Disk> Log<D> {
             let expected = (!is_oldest).then_some(contents.batch + 1);
             let found = scan(&segment, expected)?;
             if found.batches.is_empty() {
-                // It was prepared, and perhaps begun. Nothing comes after it.
+                // The segment was prepared, and perhaps its first batch was begun. It must be the last.
                 if Some(number) != numbers.last() {
                     return Err(segment.damaged(0, "it is empty, and there is a later segment"));
                 }
@@ -87,7 +87,7 @@ impl<D: Disk> Log<D> {
                 return Err(segment.damaged(segment.used, "a batch is not whole, and later ones are there"));
             }
             if *is_torn {
-                // A torn first batch of the spare segment has the same number as this one.
+                // If the first batch of the spare segment is torn too, it has the same number as this one, and was cleared above.
                 clear(segment, segment.used)?;
             }
         }
@@ -102,20 +102,20 @@ impl<D: Disk> Log<D> {
         }
         let mut log = Self::recovered(Arc::new(disk), options, identity, segments, spare, contents);
         if is_new {
-            // The first segment begins with a batch, so that one without is known to be no log of ours.
+            // The first segment gets a batch at once, so that a log without any batch is known to be damaged.
             log.put(&[])?;
         }
         Ok(log)
     }
 }
 
-/// Reads all of a segment. `expected` is the number of its first batch, if that is known.
+/// Reads a whole segment. `expected` is the number of its first batch, if it is known.
 fn scan<F: DiskFile>(segment: &Segment<F>, expected: Option<u64>) -> Result<Found, LogError> {
     let mut found = Found { batches: Vec::new(), first_batch: None, used: 0, is_torn: false };
-    // The batch that is being read: where it began, and what of it was read.
+    // The batch that is being read: its first sector, and its payload so far.
     let mut open: Option<(u64, BytesMut)> = None;
     let mut next = expected;
-    // From here on nothing more is a part of the log.
+    // The first zero sector: nothing after it is a part of the log.
     let mut end: Option<u64> = None;
     let mut chunk = vec![0; CHUNK];
     let name = segment::name(segment.number);
@@ -136,7 +136,7 @@ fn scan<F: DiskFile>(segment: &Segment<F>, expected: Option<u64>) -> Result<Foun
                     found.is_torn |= open.take().is_some();
                 }
                 Sector::Written(written) if end.is_some() => {
-                    // A rest of the batch that was not synced, or damage.
+                    // Either a part of the batch that was not synced, or damage.
                     if next.is_some_and(|next| written.batch != next) {
                         return Err(segment.damaged(
                             end.unwrap_or(number),
@@ -169,14 +169,14 @@ fn scan<F: DiskFile>(segment: &Segment<F>, expected: Option<u64>) -> Result<Foun
             number += 1;
         }
     }
-    // A batch never reaches beyond its segment.
+    // A batch never crosses the end of a segment.
     if let Some((began, _)) = open {
         return Err(segment.damaged(began, "the batch that begins here has no end"));
     }
     Ok(found)
 }
 
-/// Takes in a batch.
+/// Applies a batch to the contents.
 fn apply<F: DiskFile>(
     segment: &mut Segment<F>,
     contents: &mut Contents,
@@ -218,7 +218,7 @@ fn apply<F: DiskFile>(
                 contents.entries.push_back(Location { segment: segment.number, sector, offset, length });
                 segment.highest = segment.highest.max(index);
             }
-            // The entries before it were purged, with the segments that they were in.
+            // The entries before it were purged together with their segments.
             Record::Truncate { from } if from < contents.first => contents.reset(from),
             Record::Truncate { from } => contents.truncate_from(from),
             Record::Reset { next } => contents.reset(next),
@@ -229,7 +229,7 @@ fn apply<F: DiskFile>(
     Ok(())
 }
 
-/// Overwrites what is left of a batch that was never synced.
+/// Overwrites the rest of a batch that was never synced.
 fn clear<F: DiskFile>(segment: &Segment<F>, from: u64) -> Result<(), LogError> {
     let zeros = vec![0; CHUNK];
     let mut at = from * SECTOR as u64;

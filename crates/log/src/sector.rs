@@ -1,15 +1,15 @@
-//! A sector: the unit that a disk writes whole or not at all. Each has a checksum, and says to which batch it belongs.
+//! A sector: the unit that a disk writes completely or not at all. Each has a checksum, and the number of its batch.
 //!
-//! So three kinds are told apart: a sector of zeros was never written; one with a right checksum is as it was written; and every other one is
-//! damaged.
+//! This distinguishes three kinds of sectors: one of zeros was never written, one with a correct checksum is as it was written, and every
+//! other one is damaged.
 
-/// The length of a sector. A disk with larger ones writes several of these together, which is as good.
+/// The length of a sector. A disk with larger sectors writes several of these together, which is equally safe.
 pub const SECTOR: usize = 512;
 
-/// What stands before the payload: checksum, number of the batch, flags, version, length of the payload.
+/// The bytes before the payload: checksum, batch number, flags, version, length of the payload.
 const HEADER: usize = 16;
 
-/// The payload of a sector.
+/// The number of payload bytes in a sector.
 pub(crate) const PAYLOAD: usize = SECTOR - HEADER;
 
 /// The version of the format.
@@ -18,10 +18,10 @@ pub(crate) const VERSION: u8 = 1;
 const FIRST: u8 = 1;
 const LAST: u8 = 2;
 
-/// What a sector is found to be.
+/// The state of a sector.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Sector<'a> {
-    /// It was never written.
+    /// The sector was never written.
     Zero,
     Written(Written<'a>),
     NewerVersion(u8),
@@ -36,12 +36,12 @@ pub(crate) struct Written<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// How many sectors a batch of so many bytes takes.
+/// Returns how many sectors a batch of this many bytes takes.
 pub(crate) const fn sectors_of(bytes: usize) -> usize {
     if bytes == 0 { 1 } else { bytes.div_ceil(PAYLOAD) }
 }
 
-/// The checksum is also of the place: a sector that lies elsewhere than it was written to is damaged.
+/// Includes the position, so that a sector at a wrong position counts as damaged.
 fn checksum(segment: u64, number: u64, sector: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&segment.to_le_bytes());
@@ -50,7 +50,7 @@ fn checksum(segment: u64, number: u64, sector: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// A batch as sectors, from this one of the segment on.
+/// Encodes a batch as sectors, starting at sector `from` of the segment.
 pub(crate) fn encode(segment: u64, from: u64, batch: u64, body: &[u8]) -> Vec<u8> {
     let count = sectors_of(body.len());
     let mut bytes = vec![0; count * SECTOR];
@@ -70,7 +70,7 @@ pub(crate) fn encode(segment: u64, from: u64, batch: u64, body: &[u8]) -> Vec<u8
     bytes
 }
 
-/// What this sector of a segment is.
+/// Decodes a sector of a segment.
 pub(crate) fn decode(segment: u64, number: u64, sector: &[u8]) -> Sector<'_> {
     if sector.iter().all(|byte| *byte == 0) {
         return Sector::Zero;

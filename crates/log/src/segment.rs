@@ -1,4 +1,4 @@
-//! A segment: one file of a constant length, filled from its beginning.
+//! A segment: one file of constant length, written from its beginning.
 
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,14 +7,14 @@ use crate::disk::{Disk, DiskFile};
 use crate::error::LogError;
 use crate::sector::SECTOR;
 
-/// A file that is being prepared has this name: what a crash leaves of it is deleted.
+/// The name of a file that is being prepared. Recovery deletes such a file after a crash.
 const UNFINISHED: &str = "next.tmp";
 
 pub(crate) fn name(number: u64) -> String {
     format!("{number:020}.log")
 }
 
-/// The number of the segment that a file is; nothing, if it is none.
+/// Returns the number of a segment from its file name, or `None` for another file.
 pub(crate) fn number(name: &str) -> Option<u64> {
     let number = name.strip_suffix(".log")?.parse().ok()?;
     (self::name(number) == name).then_some(number)
@@ -31,7 +31,7 @@ pub(crate) struct Prepared<F> {
     pub(crate) file: F,
 }
 
-/// Makes segments, one at a time. It may be used on another thread, so that the log need not wait for a segment.
+/// Prepares segments, one at a time. It may run on another thread, so that the log does not wait for a segment.
 #[derive(Debug)]
 pub struct Preparer<D: Disk> {
     disk: Arc<D>,
@@ -54,12 +54,12 @@ impl<D: Disk> Preparer<D> {
         self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the next segment is there.
+    /// Whether the next segment is ready.
     pub(crate) fn is_ready(&self) -> bool {
         self.next().ready.is_some()
     }
 
-    /// Makes the next segment, if it is not there.
+    /// Prepares the next segment, if it is not ready.
     pub fn prepare(&self) -> Result<(), LogError> {
         let mut next = self.next();
         if next.ready.is_none() {
@@ -79,14 +79,14 @@ impl<D: Disk> Preparer<D> {
     }
 }
 
-/// Makes a segment of zeros, with its name.
+/// Creates a segment of zeros under its name.
 fn prepare<D: Disk>(disk: &D, number: u64, length: u64) -> Result<Prepared<D::File>, LogError> {
     let failed = |error: std::io::Error| match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => LogError::Full { bytes: length },
         _ => LogError::disk(format!("preparing the segment {}", name(number)), error),
     };
     let file = disk.create(UNFINISHED, length).or_else(|error| match error.kind() {
-        // Left by an earlier try.
+        // An earlier attempt has left the file.
         ErrorKind::AlreadyExists => {
             disk.remove(UNFINISHED)?;
             disk.create(UNFINISHED, length)
@@ -94,7 +94,7 @@ fn prepare<D: Disk>(disk: &D, number: u64, length: u64) -> Result<Prepared<D::Fi
         _ => Err(error),
     });
     let file = file.map_err(|error| {
-        // What there is of it would take the room that is missing.
+        // A partial file would take up the missing room.
         let _ = disk.remove(UNFINISHED);
         failed(error)
     })?;
@@ -102,12 +102,12 @@ fn prepare<D: Disk>(disk: &D, number: u64, length: u64) -> Result<Prepared<D::Fi
     Ok(Prepared { number, file })
 }
 
-/// A segment that is written to, or was.
+/// A segment that is or was written to.
 #[derive(Debug)]
 pub(crate) struct Segment<F> {
     pub(crate) number: u64,
     pub(crate) file: F,
-    /// How many of its sectors are written.
+    /// How many sectors are written.
     pub(crate) used: u64,
     pub(crate) sectors: u64,
     /// The highest index of an entry in it, or 0.

@@ -1,7 +1,7 @@
-//! A disk in memory that fails as disks do.
+//! A disk in memory that simulates failures.
 //!
-//! - What is not synced may be lost at a [crash](SimulatedDisk::crash): each sector by itself, and each change of a name.
-//! - It can crash at any step, refuse a sync, be full, and flip bits.
+//! - A [crash](SimulatedDisk::crash) may lose what is not synced: each sector separately, and each change of a name.
+//! - The disk can crash at any step, refuse a sync, be full, and flip bits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Error, ErrorKind, Result};
@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::disk::{Disk, DiskFile};
 use crate::sector::SECTOR;
 
-/// A disk. Clones are the same one.
+/// A simulated disk. Clones share its state.
 #[derive(Clone, Debug, Default)]
 pub struct SimulatedDisk(Arc<Mutex<State>>);
 
-/// A file on it.
+/// A file on a simulated disk.
 #[derive(Clone, Debug)]
 pub struct SimulatedFile {
     disk: SimulatedDisk,
@@ -27,7 +27,7 @@ struct State {
     names: BTreeMap<String, usize>,
     durable_names: BTreeMap<String, usize>,
     unsynced_names: Vec<NameChange>,
-    /// How many steps were done: writes, syncs, and changes of names.
+    /// The number of steps so far: writes, syncs, and changes of names.
     steps: usize,
     crash_at: Option<usize>,
     has_crashed: bool,
@@ -39,7 +39,7 @@ struct State {
 struct Contents {
     durable: Vec<u8>,
     current: Vec<u8>,
-    /// The sectors that were written since the last sync, in their order.
+    /// The sectors written since the last sync, in the order of the writes.
     unsynced: Vec<(usize, Vec<u8>)>,
 }
 
@@ -50,17 +50,17 @@ enum NameChange {
     Remove(String),
 }
 
-/// What becomes of something that was not synced.
+/// The result of a crash for a change that was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It reached the disk.
+    /// The change reached the disk.
     Kept,
-    /// It did not.
+    /// The change is lost.
     Lost,
 }
 
 impl SimulatedDisk {
-    /// An empty disk.
+    /// Creates an empty disk.
     pub fn new() -> Self {
         Self::default()
     }
@@ -69,24 +69,24 @@ impl SimulatedDisk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many steps were done.
+    /// Returns the number of steps so far.
     pub fn steps(&self) -> usize {
         self.state().steps
     }
 
-    /// Has the machine crash at that step: it, and everything after it, fails.
+    /// Makes the machine crash at this step: the step and all later ones fail.
     pub fn crash_at(&self, step: usize) {
         self.state().crash_at = Some(step);
     }
 
-    /// How many sectors and names would be at stake in a crash.
+    /// Returns how many sectors and names a crash could lose now.
     pub fn at_stake(&self) -> usize {
         let state = self.state();
         state.files.iter().map(|file| file.unsynced.len()).sum::<usize>() + state.unsynced_names.len()
     }
 
-    /// The machine is started again after a crash. `fate` says for each sector, and for each change of a name, whether it had reached the disk. A
-    /// name that has not takes all later ones with it.
+    /// Restarts the machine after a crash. `fate` decides for each sector, and for each change of a name, whether it reached the disk. If a
+    /// change of a name is lost, all later ones are lost too.
     pub fn crash(&self, mut fate: impl FnMut() -> Fate) {
         let mut state = self.state();
         for file in &mut state.files {
@@ -106,23 +106,23 @@ impl SimulatedDisk {
         (state.crash_at, state.has_crashed, state.failing_sync) = (None, false, None);
     }
 
-    /// Has one sync fail, after so many that succeed. What it was to make durable is lost, as with a kernel that drops pages it could not write.
+    /// Makes one sync fail, after this many that succeed. Its data is lost, as with a kernel that drops pages it could not write.
     pub fn fail_sync_after(&self, syncs: usize) {
         self.state().failing_sync = Some(syncs);
     }
 
-    /// How many bytes there are for new files; without a limit, if nothing is said.
+    /// Sets how many bytes are free for new files. `None` means no limit.
     pub fn set_free_bytes(&self, bytes: Option<u64>) {
         self.state().free_bytes = bytes;
     }
 
-    /// The names of all files, with their lengths.
+    /// Returns the names and lengths of all files.
     pub fn files(&self) -> Vec<(String, usize)> {
         let state = self.state();
         state.names.iter().map(|(name, id)| (name.clone(), state.files[*id].current.len())).collect()
     }
 
-    /// Flips a bit at rest.
+    /// Flips a bit of a file, also on the disk.
     pub fn flip(&self, name: &str, bit: usize) {
         let mut state = self.state();
         let Some(id) = state.names.get(name).copied() else { return };
@@ -148,7 +148,7 @@ impl NameChange {
 }
 
 impl State {
-    /// Counts a step.
+    /// Counts a step, and fails if the machine has crashed.
     fn step(&mut self) -> Result<()> {
         if self.has_crashed || self.crash_at == Some(self.steps) {
             self.has_crashed = true;
@@ -235,7 +235,7 @@ impl DiskFile for SimulatedFile {
             "whole sectors are written"
         );
         let result = state.step();
-        // What was being written when it crashed is at stake too.
+        // A write during the crash may be kept or lost too.
         let file = &mut state.files[self.id];
         file.current[offset..offset + bytes.len()].copy_from_slice(bytes);
         for (number, sector) in bytes.chunks(SECTOR).enumerate() {
@@ -261,7 +261,7 @@ impl DiskFile for SimulatedFile {
             state.failing_sync = None;
             return Err(Error::other("the disk does not take it"));
         }
-        // Only the last of several writes to a sector counts.
+        // If a sector was written several times, the last write counts.
         let unsynced: HashMap<_, _> = file.unsynced.drain(..).collect();
         for (sector, bytes) in unsynced {
             file.durable[sector * SECTOR..][..bytes.len()].copy_from_slice(&bytes);

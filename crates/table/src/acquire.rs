@@ -1,4 +1,4 @@
-//! How a lock is got: by re-entering, at once, or by standing in line; one, or several at one instant.
+//! Acquiring: by re-entering, at once, or by waiting in the queue. One lock, or several together.
 
 use crate::arena::Place;
 use crate::index::KeyHash;
@@ -13,18 +13,18 @@ use crate::{
     OwnerId, Refusal, Wait,
 };
 
-/// What an owner that holds a resource can do with that.
+/// What an owner already holds of a resource, compared with a requested mode.
 pub(crate) enum Own {
-    /// It holds nothing there.
+    /// No grant.
     Nothing,
-    /// A grant of it covers the mode; this is its token.
+    /// A grant whose mode covers the requested one, with its token.
     Covers(FencingToken),
-    /// It holds it in another mode.
+    /// Only a grant in a mode that does not cover the requested one.
     Other(Mode),
 }
 
 impl Table {
-    /// Gets one lock, or stands in line for it, and answers so.
+    /// Acquires one lock or queues for it, and answers the request.
     #[inline(never)]
     pub(crate) fn acquire(
         &mut self,
@@ -53,7 +53,7 @@ impl Table {
             return self.acquire_at(session, number, owner, (hash, lock), wait, effects);
         }
         self.check_names(1)?;
-        // Nobody has heard of it: there is nobody to wait for, and no value.
+        // The resource is new: no request is ahead, and it has no value.
         let known = self.owner_of_request(owner, grant, hash);
         let holder = Holder { session, owner: self.owner_of_new(known, owner, grant) };
         let token = self.next_token();
@@ -67,7 +67,7 @@ impl Table {
         Ok(())
     }
 
-    /// Whether a lock is what is asked for.
+    /// Whether an existing lock is the one that the request asks for.
     fn is_same(&self, lock: Place<Lock>, session: Place<Session>, acquire: &Acquire) -> bool {
         let lock = &self.locks[lock];
         let ours = |holder: Holder| holder.session == session && self.owner_id(lock, holder) == acquire.owner;
@@ -77,9 +77,9 @@ impl Table {
             && lock.holder.is_some_and(ours)
     }
 
-    /// The owner of a request for a lock that is new. The hash is that of the grant.
+    /// Returns the owner of a request for a new lock, if it is known. `hash` is the hash of the grant.
     fn owner_of_request(&self, owner: OwnerId, grant: GrantId, hash: KeyHash) -> Option<Party> {
-        // No lock has the grant's id, as was just seen. And the same bits have the same hash.
+        // No lock has the grant's id, as was just checked, so the owner can only have a record. Equal bits have equal hashes.
         if owner.as_u128() == grant.as_u128() {
             self.owner_ids.find_hashed(&self.owners, hash, &owner).map(Party::Recorded)
         } else {
@@ -87,7 +87,7 @@ impl Table {
         }
     }
 
-    /// Gets a lock of a resource that there is, or stands in line for it.
+    /// Acquires a lock of an existing resource, or queues for it.
     #[inline(never)]
     fn acquire_at(
         &mut self,
@@ -243,7 +243,7 @@ impl Table {
         Ok(Answer::Queued { place })
     }
 
-    /// What this owner holds there. The newest grant counts, since that is what a fence has seen.
+    /// Returns what this owner holds of a resource. The newest grant counts, because its token is the last that a fence has seen.
     pub(crate) fn own(&self, resource: Place<Resource>, owner: Party, mode: Mode) -> Own {
         let here = &self.resources[resource];
         let (mut covering, mut newest) = (None, None);
@@ -260,7 +260,7 @@ impl Table {
         }
     }
 
-    /// A lock stands from now on.
+    /// Grants a lock with this token.
     pub(crate) fn stand(&mut self, lock: Place<Lock>, token: FencingToken) {
         let it = &mut self.locks[lock];
         it.stand(token, self.now_ms);
@@ -270,7 +270,7 @@ impl Table {
         self.note_changed(resource);
     }
 
-    /// What a holder gets.
+    /// Returns the token and the value for the holder of a lock.
     pub(crate) fn granted(&self, lock: Place<Lock>) -> Granted {
         let Lock { token, resource, .. } = self.locks[lock];
         Granted { token, value: Some(self.resources[resource].value()) }
@@ -308,7 +308,7 @@ impl Table {
         if fits { Ok(()) } else { Err(Refusal::NameTooLong { limit }) }
     }
 
-    /// Names that are known cost nothing more, also if there are too many of them since the limit was lowered.
+    /// Known names are always allowed, even above a limit that was lowered.
     pub(crate) fn check_names(&self, new: usize) -> Result<(), Refusal> {
         let limit = self.limits.names;
         let fit = new == 0 || self.names.len() + new <= limit as usize;

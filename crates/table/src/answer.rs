@@ -1,4 +1,4 @@
-//! How a request is answered: told to its session, and kept until that has heard it.
+//! Answers to requests: each is sent to its session, and stored until the client has acknowledged it.
 
 use std::iter;
 
@@ -10,7 +10,7 @@ use crate::table::Table;
 use crate::{Answer, Effect, FencingToken, Granted, Outcome, SharedValue};
 
 impl Table {
-    /// Answers a request, for the last time unless it queues.
+    /// Answers a request. Stores the answer unless the request queues, because then the final one follows.
     pub(crate) fn answer(
         &mut self,
         session: Place<Session>,
@@ -25,7 +25,7 @@ impl Table {
         effects.push(Effect::Answer { session: session.id(), number, outcome });
     }
 
-    /// Answers that a lock is held. As [`answer`](Self::answer) would, in a shorter way.
+    /// Answers that a lock is held. Faster than [`answer`](Self::answer), with the same result.
     pub(crate) fn answer_granted(
         &mut self,
         session: Place<Session>,
@@ -43,7 +43,7 @@ impl Table {
         }
     }
 
-    /// Answers that a lock is held of which nobody wrote a value.
+    /// Answers that a lock without a value is held.
     pub(crate) fn answer_granted_new(
         &mut self,
         session: Place<Session>,
@@ -55,7 +55,7 @@ impl Table {
         self.answer_briefly(session, number, Brief::Granted(token), granted, effects);
     }
 
-    /// Answers that a lock is free.
+    /// Answers that a lock was released.
     pub(crate) fn answer_released(
         &mut self,
         session: Place<Session>,
@@ -75,7 +75,7 @@ impl Table {
     ) {
         let session = &mut self.sessions[session];
         session.memory.keep(number, brief);
-        // Made where it is to lie: what is made elsewhere, field by field, and moved at once makes the processor wait.
+        // Built in place: building the effect elsewhere, field by field, and then moving it stalls the processor.
         effects.extend(iter::once_with(|| Effect::Answer {
             session: session.id(),
             number,

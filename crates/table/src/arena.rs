@@ -1,7 +1,6 @@
-//! Where locks, resources, sessions and owners lie: each kind in an arena, each at a place that says what lies there.
+//! Storage of locks, resources, sessions and owners: an arena for each type, with stable places.
 //!
-//! Which place something gets depends on what was there before, and differs between replicas. So no place is ever shown,
-//! written down or compared for order.
+//! Places depend on the history and differ between replicas. So no place is shown, written to a snapshot or compared for order.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -9,7 +8,7 @@ use std::marker::PhantomData;
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
-/// A place in the arena of `T`s. Four bytes, also where it is optional.
+/// A place in the arena of `T`s. Takes four bytes, as an `Option` too.
 pub(crate) struct Place<T>(NonZeroU32, PhantomData<fn() -> T>);
 
 impl<T> Place<T> {
@@ -51,19 +50,19 @@ impl<T> fmt::Debug for Place<T> {
     }
 }
 
-/// All of one kind.
+/// The values of one type.
 #[derive(Debug)]
 pub(crate) struct Arena<T> {
-    /// The first is no place, and stays empty: so the number of a place is that of its slot.
+    /// The first slot stays empty, so that a place is the index of its slot.
     slots: Vec<Slot<T>>,
-    /// The place that became empty last.
+    /// The place that was emptied last.
     empty: Option<Place<T>>,
 }
 
 #[derive(Debug)]
 enum Slot<T> {
     Full(T),
-    /// With the place that became empty before this one.
+    /// With the place that was emptied before this one.
     Empty(Option<Place<T>>),
 }
 
@@ -81,7 +80,7 @@ impl<T> Arena<T> {
         place
     }
 
-    /// One more place, which is empty.
+    /// Adds an empty slot.
     #[inline(never)]
     fn append(&mut self) -> Place<T> {
         self.slots.push(Slot::Empty(None));
@@ -99,7 +98,7 @@ impl<T> Arena<T> {
         }
     }
 
-    /// In an order that means nothing: for counting, and for sorting by something that means something.
+    /// Returns all places in an arbitrary order: only for counting, or for sorting by something else.
     pub(crate) fn places(&self) -> impl Iterator<Item = Place<T>> {
         let full = |(_, slot): &(usize, &Slot<T>)| matches!(slot, Slot::Full(_));
         self.slots.iter().enumerate().filter(full).map(|(number, _)| Place::of(number))

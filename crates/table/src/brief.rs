@@ -1,21 +1,21 @@
-//! Answers as a session keeps them: most are one word, or a word and a token, and are kept as such.
+//! Answers as a session stores them. Most fit into one word, or a word and a token.
 
 use std::collections::VecDeque;
 
 use crate::{Answer, FencingToken, Granted, Outcome, SharedValue};
 
-/// An answer that is kept.
+/// A stored answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Brief {
-    /// Granted, where nobody ever wrote a value.
+    /// Granted, with no value written.
     Granted(FencingToken),
-    /// Granted without a word about the value.
+    /// Granted by a conversion whose answer carries no value.
     GivenUp(FencingToken),
     Released,
     Cancelled,
     Written,
     Remembered,
-    /// Any other, as it is.
+    /// Any other answer.
     Other(Box<Outcome>),
 }
 
@@ -34,7 +34,7 @@ impl Brief {
         }
     }
 
-    /// The answer, to be given again.
+    /// Returns the answer, to be sent again.
     pub(crate) fn outcome(&self) -> Outcome {
         let granted = |token, value| Answer::Granted(Granted { token, value });
         Ok(match self {
@@ -49,11 +49,11 @@ impl Brief {
     }
 }
 
-/// Answers to some numbers, in the order of the numbers. The newest lies apart: who hears each answer before it asks again has no
-/// other, and that is most clients.
+/// Answers to requests, sorted by number. The newest is stored separately: most clients read each answer before the next request, and have
+/// only that one.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Briefs {
-    /// Empty, if there is no newest.
+    /// Empty if there is no newest answer.
     older: VecDeque<(u64, Brief)>,
     newest: Option<(u64, Brief)>,
 }
@@ -67,7 +67,7 @@ impl Briefs {
         self.older.iter().chain(&self.newest)
     }
 
-    /// The largest number.
+    /// Returns the largest number.
     pub(crate) fn last(&self) -> Option<u64> {
         self.newest.as_ref().map(|(number, _)| *number)
     }
@@ -82,7 +82,7 @@ impl Briefs {
         }
     }
 
-    /// Adds the answer to a number that is larger than all others.
+    /// Adds the answer to the largest number so far.
     pub(crate) fn push(&mut self, number: u64, answer: Brief) {
         if let Some(before) = self.newest.replace((number, answer)) {
             self.older.push_back(before);
@@ -98,7 +98,7 @@ impl Briefs {
         }
     }
 
-    /// Forgets the answers up to a number.
+    /// Removes the answers up to a number.
     pub(crate) fn forget(&mut self, up_to: u64) {
         if self.last().is_some_and(|newest| newest <= up_to) {
             self.newest = None;

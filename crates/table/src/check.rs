@@ -1,5 +1,4 @@
-//! What must be true of a table between any two commands, as a check that looks at everything: for tests, and for a snapshot that
-//! comes from somewhere else.
+//! A check of all invariants that must hold between commands: for tests, and for a snapshot from another machine.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +11,7 @@ use crate::owner::Party;
 use crate::resource::{Counts, Resource};
 use crate::table::Table;
 
-/// What is wrong.
+/// The broken invariant, if there is one.
 type Fault = Result<(), String>;
 
 macro_rules! ensure {
@@ -24,7 +23,7 @@ macro_rules! ensure {
 }
 
 impl Table {
-    /// Whether all that must hold between two commands does; what does not, if something does not. Looks at everything.
+    /// Checks all invariants that must hold between commands, and returns the first one that does not. Reads the whole table.
     pub fn check(&self) -> Result<(), String> {
         ensure!(self.work.is_done(), "a command has left something to do");
         let (mut held, mut in_line) = (0, 0);
@@ -61,7 +60,7 @@ impl Table {
             counts.add(lock.mode);
         }
         ensure!(counts == rest.held, "`{name}` has miscounted its holders");
-        // A delay may stand beside what else its owner held: those who live are looked at.
+        // A lock-delay may conflict with other locks of the same owner, so only locks with holders are compared.
         let mut living = counts;
         held.iter().filter(|lock| lock.holder.is_none()).for_each(|lock| living.subtract(lock.mode));
         let mut own: HashMap<_, Counts, FixedState> = HashMap::default();
@@ -221,7 +220,7 @@ impl Table {
         Ok(())
     }
 
-    /// That each request which waits is one: of one place in line, or of a set. Commands cannot make it otherwise; a snapshot could.
+    /// Checks that each waiting request has one place in a queue, or one set. Commands ensure this. A snapshot could break it.
     pub(crate) fn check_requests(&self) -> Fault {
         for session in self.sessions.places() {
             let session = &self.sessions[session];

@@ -1,4 +1,4 @@
-//! What a table is told. Whoever tells it has put the commands into one order, which is all that replicas must agree on.
+//! The commands of a table. The caller puts them into one order: that order is all that replicas must agree on.
 
 use crate::label::Label;
 use bytes::Bytes;
@@ -9,65 +9,65 @@ use crate::{GrantId, Limits, LockName, Mode, OwnerId, SessionId};
 /// One step of the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
-    /// Opens a session; a session that is open stays as it is.
+    /// Opens a session. A session that is already open does not change.
     OpenSession {
-        /// Its id, drawn by the client.
+        /// The session's id, drawn by the client.
         session: SessionId,
-        /// How long it lives unheard of. The table only keeps it, for the leader that watches the time.
+        /// The session's TTL. The table only stores it, for the leader, which measures the time.
         ttl_ms: u64,
-        /// What the client calls itself.
+        /// The client's label.
         label: Option<Label>,
     },
-    /// Gives a session a new epoch, so that an expiry which was proposed before this has no effect after it.
+    /// Gives a session a new epoch, so that an expiry proposed earlier has no effect when it is applied after this.
     KeepSession {
-        /// Which.
+        /// The session.
         session: SessionId,
     },
-    /// Ends a session cleanly: what it holds is released, what it waits for is given up.
+    /// Closes a session: its locks are released and its waiting requests are cancelled.
     CloseSession {
-        /// Which.
+        /// The session.
         session: SessionId,
     },
-    /// Ends a session that was not heard of, if it still has the epoch that the leader saw.
+    /// Expires a session that was not renewed in time, if it still has the epoch that the leader saw.
     ExpireSession {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// The epoch that the leader saw when it found the session silent.
+        /// The epoch that the leader saw when the session's TTL had run out.
         epoch: u64,
     },
-    /// A request of a session. The same number twice is one request.
+    /// A request of a session. A request that is sent again under the same number is carried out once.
     Request {
-        /// Whose.
+        /// The session.
         session: SessionId,
-        /// Its number, larger than 0 and used once by the session. Numbers need not come in their order.
+        /// The request's number, larger than 0. A session uses each number once. Numbers need not arrive in order.
         number: u64,
-        /// The client has the answers to all its requests up to this number, except those that wait or have waited, and will not
-        /// ask for them again.
+        /// The client has the answers to all its requests up to this number, except requests that wait or have waited. It will not ask for
+        /// these answers again.
         seen: u64,
-        /// What is asked for.
+        /// The request.
         request: Request,
     },
-    /// Says that a session has seen the last answer to a request that has waited.
+    /// Acknowledges the final answer to a request that has waited.
     Acknowledge {
-        /// Whose.
+        /// The session.
         session: SessionId,
         /// The request's number.
         number: u64,
     },
-    /// Ends the lock-delay that a dead grant left behind.
+    /// Ends the lock-delay of an expired grant.
     EndDelay {
-        /// The dead grant.
+        /// The expired grant.
         grant: GrantId,
     },
-    /// Moves the table's time forward; a time that has passed changes nothing.
+    /// Moves the table's time forward. An earlier time changes nothing.
     AdvanceTime {
-        /// The leader's time, in milliseconds since whenever it likes.
+        /// The leader's time, in milliseconds since an arbitrary instant.
         to_ms: u64,
     },
-    /// Sets the limits for what is asked from now on. What is there stays.
+    /// Sets the limits for later requests. What already exceeds them remains.
     SetLimits(Limits),
-    /// Raises the version of the rules that the table follows, once every replica knows that version. An older version changes
-    /// nothing; an unknown one is [`RulesUnknown`](crate::Effect::RulesUnknown).
+    /// Raises the version of the rules that the table follows, once every replica knows that version. An older version changes nothing. An
+    /// unknown version is reported as [`RulesUnknown`](crate::Effect::RulesUnknown).
     SetRules {
         /// The version.
         version: u32,
@@ -75,73 +75,73 @@ pub enum Command {
 }
 
 impl Command {
-    /// A request of a session that acknowledges nothing.
+    /// Returns a request of a session that acknowledges nothing.
     pub const fn request(session: SessionId, number: u64, request: Request) -> Self {
         Self::Request { session, number, seen: 0, request }
     }
 }
 
-/// What a session asks for.
+/// A request of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// One lock.
+    /// Acquires one lock.
     Acquire(Acquire),
-    /// Several locks at one instant.
+    /// Acquires several locks, which are granted together.
     AcquireAll(AcquireAll),
-    /// Another mode for a grant.
+    /// Converts a grant to another mode.
     Convert {
-        /// Which grant.
+        /// The grant.
         grant: GrantId,
         /// The new mode.
         to: Mode,
-        /// What to do if it cannot be had now.
+        /// What to do if the mode cannot be granted now.
         wait: Wait,
-        /// A value to write while the old mode still allows it. Only with a conversion down.
+        /// A value to write while the old mode still allows it. Only for a conversion to a mode that the old one covers.
         value: Option<Bytes>,
     },
-    /// Frees a grant, and ends a conversion of it that waits.
+    /// Releases a grant, and cancels a waiting conversion of it.
     Release {
-        /// Which.
+        /// The grant.
         grant: GrantId,
-        /// A value to write with it.
+        /// A value to write before the release.
         value: Option<Bytes>,
     },
-    /// Gives up a request of this session that waits.
+    /// Cancels a waiting request of this session.
     Cancel {
-        /// The number of that request.
+        /// The number of the waiting request.
         number: u64,
     },
     /// Writes a resource's value.
     SetValue {
-        /// The grant by which it may.
+        /// The grant that allows the write.
         grant: GrantId,
-        /// The bytes.
+        /// The new value.
         bytes: Bytes,
     },
-    /// Notes down that what a grant protects was started.
+    /// Records that the work which a grant protects was started.
     Remember {
-        /// The grant by which it may.
+        /// The grant that allows the record.
         grant: GrantId,
         /// How long ago it was started.
         ago_ms: u64,
-        /// For how long after it no other start is to follow.
+        /// How long after that start no other start may follow.
         window_ms: u64,
     },
-    /// Breaks a lock: an operator's request.
+    /// Breaks a lock, for an operator.
     Break {
-        /// Which lock.
+        /// The lock.
         name: LockName,
-        /// How.
+        /// Whether holders are asked or removed.
         how: Break,
     },
-    /// Observes a resource: the session is told when its holders change, until it stops or ends.
+    /// Observes a resource: the session is notified when its holders change, until the session stops observing or ends.
     Observe {
-        /// Which resource.
+        /// The resource.
         name: LockName,
     },
     /// Stops observing a resource.
     Unobserve {
-        /// Which resource.
+        /// The resource.
         name: LockName,
     },
 }
@@ -151,72 +151,72 @@ pub enum Request {
 pub struct Acquire {
     /// The id that the grant will have, drawn by the client.
     pub grant: GrantId,
-    /// What is to be locked.
+    /// The resource to lock.
     pub name: LockName,
-    /// How.
+    /// The mode to lock it in.
     pub mode: Mode,
-    /// For whom.
+    /// The owner that acquires it.
     pub owner: OwnerId,
-    /// What to do if it cannot be had now.
+    /// What to do if the lock cannot be granted now.
     pub wait: Wait,
-    /// What the caller calls itself.
+    /// The caller's label.
     pub label: Option<Label>,
-    /// For how long nobody else gets the lock if this grant's session *expires*.
+    /// How long the lock stays unavailable to others if this grant's session *expires*.
     pub lock_delay_ms: u64,
-    /// Whether the holder is to be told when somebody waits behind it.
+    /// Whether the holder is notified when a conflicting request waits behind it.
     pub notify: bool,
 }
 
 impl Acquire {
-    /// A request by an owner of its own, that waits in the queue.
+    /// Returns a request that waits in the queue, with an owner that has this one lock.
     pub const fn new(grant: GrantId, name: LockName, mode: Mode) -> Self {
         let owner = OwnerId::from_u128(grant.as_u128());
         Self { grant, name, mode, owner, wait: Wait::Queue, label: None, lock_delay_ms: 0, notify: false }
     }
 }
 
-/// A request for several locks, which are all granted at one instant.
+/// A request for several locks, which are all granted together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcquireAll {
-    /// For whom.
+    /// The owner that acquires them.
     pub owner: OwnerId,
     /// The locks.
     pub items: Vec<Item>,
-    /// What to do if they cannot all be had now.
+    /// What to do if not all of them can be granted now.
     pub wait: Wait,
-    /// What the caller calls itself.
+    /// The caller's label.
     pub label: Option<Label>,
-    /// As with [`Acquire`], for each of them.
+    /// As in [`Acquire`], for each lock.
     pub lock_delay_ms: u64,
-    /// As with [`Acquire`], for each of them.
+    /// As in [`Acquire`], for each lock.
     pub notify: bool,
 }
 
-/// One lock of several.
+/// One lock of a request for several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
     /// The id that the grant will have.
     pub grant: GrantId,
-    /// What is to be locked.
+    /// The resource to lock.
     pub name: LockName,
-    /// How.
+    /// The mode to lock it in.
     pub mode: Mode,
 }
 
-/// What to do about a lock that cannot be had now.
+/// What to do about a lock that cannot be granted now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wait {
-    /// Refuse.
+    /// Refuse the request.
     Try,
-    /// Queue. How long is not the table's affair: whoever has waited enough cancels.
+    /// Wait in the queue. The table has no timeout: the client cancels a request that has waited long enough.
     Queue,
 }
 
 /// How an operator breaks a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Break {
-    /// Mark the grants and tell their holders.
+    /// Mark the grants and notify their holders.
     Ask,
-    /// Free them at once, and end the delays that dead ones left.
+    /// Release the grants at once, and end the lock-delays.
     Force,
 }

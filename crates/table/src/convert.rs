@@ -1,4 +1,4 @@
-//! How a grant gets another mode.
+//! Conversions of a grant to another mode.
 
 use bytes::Bytes;
 
@@ -33,7 +33,7 @@ impl Table {
             self.write_value(resource, &bytes);
         }
         let here = &self.resources[resource];
-        // Down, nothing is asked for, also where a delay stands that its owner left elsewhere.
+        // A conversion down needs no check, even beside a lock-delay that the same owner left in another session.
         if down || here.fits(resource, &self.locks, &self.owners, owner, to) {
             let others_wait = here.in_line() > 0;
             let granted = self.change_mode(lock, to);
@@ -51,7 +51,8 @@ impl Table {
         let place = here.rest.as_ref().map_or(0, |rest| rest.converting_count);
         let order = self.next_order();
         let queued = self.enqueue(lock, to, number, order);
-        // It stands ahead of all waiters, who wait for its owner from now on: a cycle may also go through another request of it.
+        // The conversion is ahead of all waiters, which now wait for its owner. So a cycle may also go through another request of that
+        // owner.
         let requests: Vec<_> = self.queued_of(owner).collect();
         if let Some(cycle) = self.cycle_through(owner, &requests) {
             self.last_order -= 1;
@@ -64,8 +65,8 @@ impl Table {
         Ok(Answer::Queued { place })
     }
 
-    /// A lock stands in another mode from now on. A new token, unless the mode only gives something up: then whatever came in
-    /// between was compatible with it.
+    /// Changes the mode of a held lock. Gives it a new token unless the old mode covers the new one: then every grant in between was
+    /// compatible with the new mode.
     pub(crate) fn change_mode(&mut self, lock: Place<Lock>, to: Mode) -> Granted {
         let (from, resource) = (self.locks[lock].mode, self.locks[lock].resource);
         if !from.covers(to) {

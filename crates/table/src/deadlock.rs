@@ -1,13 +1,14 @@
-//! Waits that would never end.
+//! Deadlock detection.
 //!
-//! A queued request waits for every other owner that holds its resource in a conflicting mode, and for every other owner that is
-//! ahead of it in line. One whose owner waits further ahead in the same line is tied to that: it waits for nobody by itself. To find out
-//! whether a cycle goes through an owner it is enough to follow the neighbours in line: who is ahead of the one ahead is reached
-//! through that one, unless it is tied.
+//! A queued request waits for every other owner that holds its resource in a conflicting mode, and for every other owner ahead of it in the
+//! queue. A request whose owner waits further ahead in the same queue is *tied* to that request, and waits for no owner by itself.
 //!
-//! Two searches take turns, each with as many steps as the other: whom do the owner's requests wait for, and who waits for the
-//! owner? The first that has nothing left to look at has shown that there is no cycle. So a long chain costs nothing to those who
-//! join it at either end, and an owner that holds nothing is never searched for.
+//! To find a cycle through an owner, it is enough to follow neighbours in the queue. Requests further ahead are reached through the nearest
+//! one, unless that one is tied.
+//!
+//! Two searches alternate with equal numbers of steps. One follows what the owner's requests wait for, the other follows what waits for the
+//! owner. If either search is exhausted, there is no cycle. So a request that joins either end of a long chain is cheap to check, and an
+//! owner that holds nothing is never searched for.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,13 +24,13 @@ use crate::resource::Resource;
 use crate::table::Table;
 use crate::{Behind, CycleMember, Effect, Mode, Refusal};
 
-/// So many steps each search has at first.
+/// The number of steps of each search in the first round.
 const FIRST_STEPS: usize = 32;
 
-/// The search has used up its steps.
+/// A search has used up its steps.
 struct OutOfSteps;
 
-/// What a search may still spend.
+/// The remaining steps of a search.
 struct Steps(usize);
 
 impl Steps {
@@ -42,7 +43,7 @@ impl Steps {
 type Seen<T> = HashSet<T, FixedState>;
 
 impl Table {
-    /// Refuses the requests of this owner that cannot end, the youngest first, until all that are left can.
+    /// Refuses this owner's requests that are part of a deadlock, the youngest first, until no deadlock remains.
     pub(crate) fn refuse_deadlocked(&mut self, owner: Party, effects: &mut Vec<Effect>) {
         let mut requests: Vec<Vec<Place<Queued>>> = Vec::new();
         for queued in self.queued_of(owner) {
@@ -58,7 +59,7 @@ impl Table {
         }
     }
 
-    /// The cycle that begins with one of these requests of this owner, if there is one.
+    /// Returns a cycle that begins with one of these requests of this owner, if one exists.
     pub(crate) fn cycle_through(
         &self,
         owner: Party,
@@ -66,7 +67,7 @@ impl Table {
     ) -> Option<Arc<[CycleMember]>> {
         let mut steps = FIRST_STEPS;
         let closed = loop {
-            // Most owners have nothing that others could wait for, so this side comes first.
+            // Most owners hold nothing that others wait for, so this search is the first.
             let of_waiters = self.is_reached(owner, requests, &mut Steps(steps));
             if let Ok(closed) = of_waiters.or_else(|_| self.reaches(owner, requests, &mut Steps(steps))) {
                 break closed;
@@ -76,7 +77,7 @@ impl Table {
         closed.then(|| self.shortest_cycle(owner, requests))
     }
 
-    /// Whether those whom these requests wait for, and so on, come to wait for this owner.
+    /// Whether the owners that these requests wait for, directly or indirectly, wait for this owner.
     fn reaches(
         &self,
         goal: Party,
@@ -101,7 +102,7 @@ impl Table {
         Ok(false)
     }
 
-    /// Whether those who wait for this owner, and so on, are waited for by these requests.
+    /// Whether these requests wait for an owner that waits, directly or indirectly, for this owner.
     fn is_reached(
         &self,
         start: Party,
@@ -130,7 +131,7 @@ impl Table {
         Ok(false)
     }
 
-    /// The requests that wait for an owner: of each line, the first, through which the others are reached.
+    /// Adds the requests that wait for an owner: the first of each queue, because the others are reached through it.
     fn add_nearest_waiters(
         &self,
         owner: Party,
@@ -148,8 +149,8 @@ impl Table {
         Ok(())
     }
 
-    /// The owners that a request waits for: those of conflicting locks, and the nearest one ahead, through whom the others are
-    /// reached.
+    /// Returns the owners that a request waits for: holders of conflicting locks, and the nearest owner ahead, because the others are
+    /// reached through it.
     fn nearest_blockers(&self, queued: Place<Queued>, steps: &mut Steps) -> Result<Vec<Party>, OutOfSteps> {
         let (mut blockers, owner) = (Vec::new(), self.owner_of(queued));
         if self.queued[queued].tied {
@@ -175,24 +176,24 @@ impl Table {
         &self.resources[self.locks[self.queued[queued].lock].resource]
     }
 
-    /// The owner of a lock that stands in the way of a request.
+    /// Returns the owner of a lock if the lock blocks a request.
     fn blocks(&self, lock: Place<Lock>, queued: Place<Queued>) -> Option<Party> {
         let owner = self.party(lock)?;
         let conflicts = !self.locks[lock].mode.compatible_with(self.queued[queued].mode);
         (conflicts && owner != self.owner_of(queued)).then_some(owner)
     }
 
-    /// Those ahead in line, the nearest first.
+    /// Iterates over the requests ahead in the queue, the nearest first.
     fn ahead(&self, queued: Place<Queued>) -> impl Iterator<Item = Place<Queued>> {
         let before = |queued| list::before::<_, InLine>(&self.queued, queued);
-        // Whoever waits has all conversions ahead.
+        // All conversions are ahead of every waiter.
         let converts = self.locks[self.queued[queued].lock].held;
         let rest = self.resource_of(queued).rest.as_ref().filter(|_| !converts);
         let last = rest.and_then(|rest| rest.converting.last());
         before(queued).chain(last.into_iter().flat_map(move |last| std::iter::once(last).chain(before(last))))
     }
 
-    /// The first in line that waits for this owner's lock: all behind that one wait for it anyway.
+    /// Returns the first request in the queue that waits for this owner's lock. All requests behind that one wait for it anyway.
     fn first_behind(
         &self,
         owner: Party,
@@ -211,7 +212,7 @@ impl Table {
         Ok(None)
     }
 
-    /// The next in line that waits for this owner, whose place this one is.
+    /// Returns the next request in the queue that waits for the owner of this one.
     fn next_in_line(
         &self,
         owner: Party,
@@ -235,7 +236,7 @@ impl Table {
         Ok(None)
     }
 
-    /// The first that a request waits for, and the request by which that one waits itself.
+    /// Returns the first thing that a request waits for, and the request by which that owner itself waits.
     pub(crate) fn behind(&self, queued: Place<Queued>) -> (Behind, Option<Place<Queued>>) {
         let standing = || self.resource_of(queued).held.iter(&self.locks);
         let conflicts = |lock: &Place<Lock>| {
@@ -257,12 +258,12 @@ impl Table {
         let others = self.ahead(queued).filter(|ahead| self.owner_of(*ahead) != self.owner_of(queued));
         match others.last() {
             Some(first) => (Behind::Ahead(self.cycle_member(first)), Some(first)),
-            // Another conversion of its owner is ahead, or the request is for several locks and it is not its turn elsewhere.
+            // Another conversion of its owner is ahead, or a request for several locks cannot be granted at another of them.
             None => (Behind::Itself, self.ahead(queued).last().or_else(|| self.set_closed_at(queued))),
         }
     }
 
-    /// The place in line at which it is not the turn of a request for several locks.
+    /// Returns the place at which a request for several locks cannot be granted.
     fn set_closed_at(&self, queued: Place<Queued>) -> Option<Place<Queued>> {
         let places = &self.sets[self.queued[queued].set?].places;
         places.iter().copied().find(|place| {
@@ -271,7 +272,7 @@ impl Table {
         })
     }
 
-    /// Whether any owners wait for each other. Looks at everybody who waits, once.
+    /// Whether any owners wait for each other. Reads every waiting request once.
     pub(crate) fn has_deadlock(&self) -> bool {
         let blockers = |owner: Party| {
             let mut all = Vec::new();
@@ -302,11 +303,11 @@ impl Table {
         false
     }
 
-    /// The shortest cycle that begins with one of these requests, of which it is known that there is one.
+    /// Returns the shortest cycle that begins with one of these requests. A cycle must exist.
     fn shortest_cycle(&self, owner: Party, requests: &[Place<Queued>]) -> Arc<[CycleMember]> {
-        // How each owner was come to: the request that waits for it.
+        // For each owner that was reached: the request that waits for it.
         let mut from: HashMap<Party, Place<Queued>, FixedState> = HashMap::default();
-        // What was looked at need not be looked at again: those ahead in line, and the holders that conflict with this mode.
+        // Visited already: requests ahead in the queue, and holders that conflict with a mode.
         let mut looked: Seen<Place<Queued>> = Seen::default();
         let mut held: Seen<(Place<Resource>, Mode)> = Seen::default();
         let mut open: VecDeque<Place<Queued>> = requests.iter().copied().collect();
@@ -316,7 +317,7 @@ impl Table {
             }
             let resource = self.locks[self.queued[queued].lock].resource;
             let mut blockers = Vec::new();
-            // The goal does not see itself: what it looked at must be looked at again by others.
+            // The owner's own requests skip its own locks, so these visits do not count for other owners.
             let at_goal = self.owner_of(queued) == owner;
             if at_goal || held.insert((resource, self.queued[queued].mode)) {
                 let standing = self.resources[resource].held.iter(&self.locks);
@@ -339,7 +340,7 @@ impl Table {
         unreachable!("a cycle was found before");
     }
 
-    /// The requests that lead from the owner to this one.
+    /// Returns the requests that lead from the owner to this one.
     fn path(
         &self,
         last: Place<Queued>,
@@ -357,7 +358,7 @@ impl Table {
         path.into()
     }
 
-    /// How many are ahead of a request.
+    /// Returns how many requests are ahead of this one.
     pub(crate) fn place(&self, queued: Place<Queued>) -> u32 {
         u32::try_from(self.ahead(queued).count()).expect("a line is shorter than its limit")
     }

@@ -1,4 +1,4 @@
-//! What follows from a command, for whoever runs the table to carry out.
+//! The results of a command, for the caller of the table to carry out.
 
 use std::sync::Arc;
 
@@ -7,86 +7,86 @@ use serde::{Deserialize, Serialize};
 
 use crate::{FencingToken, GrantId, LockName, Mode, OwnerId, SessionId, SharedValue};
 
-/// Something that somebody outside is to be told, or to do.
+/// A message to deliver or an action to take outside the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
-    /// The answer to a request. One that queues has two: [`Answer::Queued`], and later the final one.
+    /// The answer to a request. A request that queues has two: first [`Answer::Queued`], later the final one.
     Answer {
-        /// Whose.
+        /// The session.
         session: SessionId,
         /// The request's number.
         number: u64,
         /// The answer.
         outcome: Outcome,
     },
-    /// A session is open, or was open already, or was kept.
+    /// The session is open with this epoch: after an opening, a renewal of the epoch, or an expiry that named another epoch.
     SessionOpen {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// Its epoch: the one to expire it by.
+        /// The session's epoch: an expiry must name it.
         epoch: u64,
     },
     /// A session was not opened.
     SessionRefused {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// Why.
+        /// The reason.
         why: SessionRefusal,
     },
-    /// There is no such session.
+    /// The session does not exist.
     SessionUnknown {
-        /// Which.
+        /// The session.
         session: SessionId,
     },
-    /// A session has ended, and all that it held and waited for with it.
+    /// A session has ended, with all its locks and waiting requests.
     SessionEnded {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// How.
+        /// How it ended.
         end: SessionEnd,
     },
-    /// A grant has ended by somebody else's doing: its holder must stop.
+    /// A grant has ended without its holder's request. The holder must stop its work.
     Lost {
-        /// Whose.
+        /// The holder's session.
         session: SessionId,
-        /// Which.
+        /// The grant.
         grant: GrantId,
-        /// Why.
+        /// The reason.
         reason: LossReason,
     },
-    /// An operator asks a holder to let go.
+    /// An operator asks a holder to release a grant.
     LetGo {
-        /// Whose.
+        /// The holder's session.
         session: SessionId,
-        /// Which.
+        /// The grant.
         grant: GrantId,
     },
-    /// Somebody waits behind a grant whose holder asked to be told. A hint: it may be over when it is read.
+    /// A conflicting request waits behind a grant whose holder asked for notices. A hint: the wait may be over when the client reads it.
     Wanted {
-        /// Whose.
+        /// The holder's session.
         session: SessionId,
-        /// Which.
+        /// The grant.
         grant: GrantId,
-        /// The mode that is wanted.
+        /// The mode of the waiting request.
         mode: Mode,
     },
-    /// A lock-delay has begun: [`EndDelay`](crate::Command::EndDelay) is due after that time.
+    /// A lock-delay has begun. [`EndDelay`](crate::Command::EndDelay) is due after this time.
     Delay {
-        /// The dead grant.
+        /// The expired grant.
         grant: GrantId,
-        /// For how long.
+        /// The length of the lock-delay.
         for_ms: u64,
     },
-    /// The holders of a resource that this session observes have changed: [`inspect`](crate::Table::inspect) shows them. Sent once
-    /// for each command.
+    /// The holders of a resource that this session observes have changed: [`inspect`](crate::Table::inspect) shows them. Sent once for each
+    /// command.
     Changed {
-        /// Whose.
+        /// The session.
         session: SessionId,
-        /// Which resource.
+        /// The resource.
         name: LockName,
     },
-    /// The command asks for rules that this program does not know. The replica must stop: it would decide differently from the
-    /// others from here on.
+    /// The command asks for rules that this program does not know. The replica must stop, because it would decide differently from the
+    /// others.
     RulesUnknown {
         /// The version that was asked for.
         version: u32,
@@ -100,7 +100,7 @@ pub enum Effect {
 pub enum SessionEnd {
     /// Its client closed it.
     Closed,
-    /// It was not heard of.
+    /// Its TTL ran out.
     Expired,
 }
 
@@ -108,13 +108,13 @@ pub enum SessionEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionRefusal {
-    /// There are too many.
+    /// The table has as many sessions as its limit allows.
     #[error("there are {limit} sessions already, which is the limit: close some, or raise it")]
     TooManySessions {
         /// The limit.
         limit: u32,
     },
-    /// Its label is too long.
+    /// The session's label is too long.
     #[error("a label has at most {limit} bytes")]
     LabelTooLong {
         /// The limit.
@@ -122,7 +122,7 @@ pub enum SessionRefusal {
     },
 }
 
-/// Why a grant ended without its holder's doing.
+/// Why a grant ended without its holder's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum LossReason {
@@ -130,146 +130,147 @@ pub enum LossReason {
     Broken,
 }
 
-/// The answer to a request, and what is remembered of it until the client has seen it.
+/// The answer to a request. The table keeps it until the client has acknowledged it.
 pub type Outcome = Result<Answer, Refusal>;
 
-/// A request that was done, or waits.
+/// The answer to a request that was carried out or waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// It waits. Not the last answer.
+    /// The request waits. The final answer follows later.
     Queued {
-        /// How many were ahead of it when it queued; of several locks, at the first one.
+        /// How many requests were ahead of this one when it queued. For several locks, at the first of them.
         place: u32,
     },
-    /// The lock, or the new mode, is held.
+    /// The lock is held, or held in the new mode.
     Granted(Granted),
-    /// All the locks are held, in the order in which they were asked for.
+    /// All the locks are held. They are in the order of the request.
     GrantedAll(Arc<[Granted]>),
-    /// It is free.
+    /// The lock is free.
     Released,
-    /// The request that was to be given up waits no more; it was answered so itself.
+    /// The waiting request was cancelled, and has received its own answer.
     Cancelled,
     /// The value is written.
     Written,
-    /// The start is noted down.
+    /// The start is recorded.
     Remembered,
-    /// Another start stands in its way, and nothing was changed.
+    /// An earlier start is still recorded. Nothing was changed.
     AlreadyStarted {
-        /// How long ago that was.
+        /// How long ago the earlier start was.
         ago_ms: u64,
     },
-    /// These grants are marked or gone, in the order in which they were granted.
+    /// These grants were marked or released, in the order in which they were granted.
     Broken(Arc<[GrantId]>),
     /// The resource is observed.
     Observed,
-    /// The resource is not observed any more, or was not observed.
+    /// The resource is not observed, or is no longer observed.
     Unobserved,
 }
 
-/// What a holder gets.
+/// A grant, as its holder receives it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Granted {
     /// The fencing token.
     pub token: FencingToken,
-    /// The resource's value. Not with a conversion that gives something up: what is read must be what the mode protects.
+    /// The resource's value. Absent after a conversion to a mode that does not cover the old one: the new mode may not protect what would
+    /// be read.
     pub value: Option<SharedValue>,
 }
 
-/// One request of a cycle. It waits for the owner of the next one, and the last one for the owner of the first.
+/// One request of a cycle. It waits for the owner of the next member, and the last member waits for the owner of the first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CycleMember {
-    /// What it waits for.
+    /// The resource it waits for.
     pub name: LockName,
-    /// Which grant is to come of it, or to be converted by it.
+    /// The grant that the request is for, or that it converts.
     pub grant: GrantId,
-    /// Who waits.
+    /// The owner that waits.
     pub owner: OwnerId,
-    /// In which mode.
+    /// The mode it waits for.
     pub mode: Mode,
-    /// What it called itself.
+    /// The label of the request.
     pub label: Option<Label>,
-    /// How many are ahead of it in the resource's queue: conversions first, then waiters.
+    /// How many requests are ahead of it in the resource's queue: conversions first, then waiters.
     pub place: u32,
 }
 
-/// Why a request was not done. It has changed nothing, and nothing of it waits.
+/// Why a request was not carried out. The request has changed nothing, and no part of it waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The session is not open.
     #[error("the session is not open: open another one")]
     NoSession,
-    /// The client said that it has seen the answer to this number.
+    /// The client has acknowledged the answer to this number.
     #[error("the answer to this request was acknowledged and is forgotten")]
     Forgotten,
-    /// The session has not acknowledged enough.
+    /// The session has too many answers that are not acknowledged.
     #[error("{limit} answers of this session are not acknowledged: say which were seen")]
     TooManyAnswers {
         /// The limit.
         limit: u32,
     },
-    /// It cannot be had now, and the request was not to wait.
+    /// The lock cannot be granted now, and the request was not to wait.
     #[error("`{name}` cannot be had now: somebody else holds it, or waits for it")]
     Busy {
         /// The resource.
         name: LockName,
     },
-    /// It would wait for ever.
+    /// The request would wait for ever.
     #[error("this would wait for ever")]
     Deadlock {
-        /// The whole cycle, beginning with the owner that is refused.
+        /// The whole cycle, beginning with the owner whose request is refused.
         cycle: Arc<[CycleMember]>,
     },
-    /// The request was given up while it waited.
+    /// The request was cancelled while it waited.
     #[error("the request was given up")]
     Cancelled,
-    /// Its owner holds the lock in a mode that does not cover the one asked for.
+    /// The owner holds the lock in a mode that does not cover the requested one.
     #[error("the owner holds `{name}` in mode {held}, which does not cover {asked}: convert it")]
     NotCovered {
         /// The resource.
         name: LockName,
         /// The mode that is held.
         held: Mode,
-        /// The mode that was asked for.
+        /// The requested mode.
         asked: Mode,
     },
-    /// Its owner holds one of several locks already: several at once are for those who hold none of them.
+    /// The owner already holds one of the locks. A request for several locks requires that it holds none of them.
     #[error("the owner holds `{name}` already: leave it out")]
     AlreadyHeld {
         /// The resource.
         name: LockName,
     },
-    /// There is no such grant in this session, or nobody holds what was to be broken.
+    /// The session has no such grant, or the lock to break has no holder.
     #[error("it is not held")]
     NotHeld,
-    /// There is nothing to give up.
+    /// No request of that number waits.
     #[error("no request of that number waits")]
     NotQueued,
-    /// The grant's id is in use.
+    /// The grant's id is already in use.
     #[error("the grant's id is in use: draw another one")]
     GrantTaken,
-    /// The grant is being converted.
+    /// The grant is already being converted.
     #[error("the grant is being converted already: wait for that, or cancel it")]
     Converting,
-    /// The mode does not allow to write the value.
+    /// The mode does not allow writing the value.
     #[error("a value is written in mode PW or EX, and this is {mode}")]
     MayNotWrite {
         /// The mode that is held.
         mode: Mode,
     },
-    /// A value goes with a release or with a conversion down.
+    /// Only a release, or a conversion to a mode that the old one covers, may carry a value.
     #[error("a conversion writes a value only when it goes down")]
     ValueOnTheWayUp,
-    /// Several locks were asked for, and none was named.
+    /// A request for several locks named none.
     #[error("no lock was named")]
     NoNames,
-    /// Several locks were asked for, and one was named twice.
+    /// A request for several locks named one twice.
     #[error("`{name}` was named twice")]
     NamedTwice {
-        /// Which.
+        /// The name.
         name: LockName,
     },
-    /// Too many locks in one request.
+    /// The request names too many locks.
     #[error("a request names at most {limit} locks")]
     TooManyItems {
         /// The limit.
@@ -281,13 +282,13 @@ pub enum Refusal {
         /// The limit.
         limit: u32,
     },
-    /// Too many resources are known.
+    /// The table knows too many names.
     #[error("the table knows {limit} names, which is the limit")]
     TooManyNames {
         /// The limit.
         limit: u32,
     },
-    /// Too many wait.
+    /// Too many requests wait for the resource.
     #[error("{limit} requests wait for `{name}` already, which is the limit")]
     TooManyWaiters {
         /// The resource.

@@ -1,4 +1,4 @@
-//! Who holds, and which grant: 128-bit ids that their maker draws at random, so that nobody has to ask for one.
+//! The ids of owners, grants and sessions: 128 random bits, so that they can be drawn without asking a server.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -13,19 +13,19 @@ macro_rules! id {
         pub struct $name([u8; 16]);
 
         impl $name {
-            /// The one with these bits.
+            /// Returns the id with these bits.
             pub const fn from_u128(bits: u128) -> Self {
                 Self(bits.to_be_bytes())
             }
 
-            /// Its bits.
+            /// Returns the id's bits.
             pub const fn as_u128(self) -> u128 {
                 u128::from_be_bytes(self.0)
             }
         }
 
         impl Hash for $name {
-            /// As one number, which is faster than sixteen bytes.
+            /// Hashes the id as one number, which is faster than sixteen bytes.
             fn hash<H: Hasher>(&self, state: &mut H) {
                 state.write_u128(u128::from_ne_bytes(self.0));
             }
@@ -84,18 +84,18 @@ macro_rules! id {
 }
 
 id! {
-    /// Who holds a lock. Every acquire is an owner of its own, unless the caller means several to be one.
+    /// The owner of a lock. Every acquire has a new owner, unless the caller shares one among several.
     OwnerId, "an owner"
 }
 
 id! {
-    /// Which grant: drawn before the request is sent, so that a request that is sent twice is known to be the
-    /// same, and so that renewing, converting and releasing never mean somebody else's grant.
+    /// A grant. The client draws the id before it sends the request, so that a request which is sent twice is recognized. A renewal,
+    /// conversion or release names the grant, so it never affects the grant of another holder.
     GrantId, "a grant"
 }
 
 id! {
-    /// Whose liveness a lock hangs on. Drawn by the client, so that opening a session twice is opening it once.
+    /// The session that keeps a lock alive. The client draws the id, so that opening a session twice opens it once.
     SessionId, "a session"
 }
 

@@ -1,6 +1,6 @@
-//! How something is found by its name or id: a hash table of places, which keeps no key of its own.
+//! Lookup by name or id: a hash table of places. The keys are in the arena.
 //!
-//! Hashes are seeded for each table, since names and ids come from strangers. The order of a hash table is never looked at.
+//! Each table's hashes are seeded, because clients choose names and ids. The order of a hash table is never used.
 
 use std::hash::{Hash, Hasher};
 
@@ -10,30 +10,31 @@ use hashbrown::HashTable;
 
 use crate::arena::{Arena, Place};
 
-/// What is found by a key that it carries.
+/// A value that carries the key by which it is found.
 pub(crate) trait Keyed {
     type Key: Eq + Hash + ?Sized;
     fn key(&self) -> &Self::Key;
 }
 
-/// A key's hash, in one table.
+/// The hash of a key, valid for one index.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyHash(u64);
 
-/// Something that was looked up, and where in the index it is: for those who then take it out. Good until something is put in.
+/// A value that was looked up, with its position in the index, so that it can be removed without another lookup. Valid until the next
+/// insertion.
 pub(crate) struct Found<T> {
     pub(crate) place: Place<T>,
     bucket: usize,
 }
 
-/// The places of all `T`s, by their keys.
+/// The places of all `T`s, by key.
 #[derive(Debug)]
 pub(crate) struct Index<T> {
     places: HashTable<Place<T>>,
     hasher: KeyHasher,
 }
 
-/// How keys are hashed. All of it comes from the seed: a constant that an attacker knows would make collisions easy.
+/// The hash function. It depends only on the seed: with a constant that an attacker knows, collisions would be easy to make.
 #[derive(Debug)]
 struct KeyHasher {
     seed: u64,
@@ -59,7 +60,7 @@ impl<T: Keyed> Index<T> {
         self.places.len()
     }
 
-    /// The hash of a key, for those who look it up and then put it in.
+    /// Returns the hash of a key, for a lookup that is followed by an insertion.
     pub(crate) fn hash(&self, key: &T::Key) -> KeyHash {
         KeyHash(self.hasher.hash_one(key))
     }
@@ -70,14 +71,14 @@ impl<T: Keyed> Index<T> {
 
     #[inline]
     pub(crate) fn find_hashed(&self, arena: &Arena<T>, hash: KeyHash, key: &T::Key) -> Option<Place<T>> {
-        // Not even looked for: most tables know no owner by its id.
+        // Common: in most tables, no owner has a record.
         if self.places.is_empty() {
             return None;
         }
         self.places.find(hash.0, |place| arena[*place].key() == key).copied()
     }
 
-    /// Puts a value into the arena, under a key that is not in use.
+    /// Adds a value to the arena, under a key that is not in use.
     pub(crate) fn put(&mut self, arena: &mut Arena<T>, value: T) -> Place<T> {
         self.put_hashed(arena, self.hash(value.key()), value)
     }
@@ -89,21 +90,21 @@ impl<T: Keyed> Index<T> {
         place
     }
 
-    /// As [`find`](Self::find), for those who may take it out.
+    /// As [`find`](Self::find), for a value that may be removed next.
     pub(crate) fn look_up(&mut self, arena: &Arena<T>, key: &T::Key) -> Option<Found<T>> {
         let same = |place: &Place<T>| arena[*place].key() == key;
         let entry = self.places.find_entry(self.hasher.hash_one(key), same).ok()?;
         Some(Found { place: *entry.get(), bucket: entry.bucket_index() })
     }
 
-    /// Where that is which lies at a place.
+    /// Returns the index position of the value at a place.
     pub(crate) fn look_up_place(&self, arena: &Arena<T>, place: Place<T>) -> Found<T> {
         let hash = self.hash(arena[place].key());
         let bucket = self.places.find_bucket_index(hash.0, |other| *other == place);
         Found { place, bucket: bucket.expect("whatever is in the arena is in its index") }
     }
 
-    /// Takes a value out of the arena again.
+    /// Removes a value from the arena.
     pub(crate) fn take(&mut self, arena: &mut Arena<T>, place: Place<T>) -> T {
         let found = self.look_up_place(arena, place);
         self.take_found(arena, &found)

@@ -1,4 +1,4 @@
-//! The name that a session or a holder gives itself, for people to read.
+//! The label of a session or a holder, for people to read.
 
 use std::fmt;
 use std::ops::Deref;
@@ -6,13 +6,13 @@ use std::ops::Deref;
 use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
-/// What a session or a holder calls itself. Any text; its length is bounded by [`Limits::label_bytes`](crate::Limits::label_bytes).
+/// The label of a session or a holder. Any text. [`Limits::label_bytes`](crate::Limits::label_bytes) limits its length.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Label(CompactString);
 
 impl Label {
-    /// The text.
+    /// Returns the label as text.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }

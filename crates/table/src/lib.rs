@@ -1,7 +1,7 @@
 //! The lock table: a distributed lock manager as a pure state machine.
 //!
-//! [`Table::apply`] takes a [`Command`] and says what follows from it, as [`Effect`]s. There is no I/O, no clock and no
-//! randomness in it, and nothing depends on the order of a hash map: the same commands give the same effects and the same
+//! [`Table::apply`] carries out a [`Command`] and reports the results as [`Effect`]s. It does no I/O, reads no clock and uses no
+//! randomness, and nothing depends on the order of a hash map. The same commands give the same effects and the same
 //! [hash](Table::state_hash) on every replica and in every simulation.
 //!
 //! ```
@@ -20,7 +20,7 @@
 //! # Ok::<(), NameError>(())
 //! ```
 //!
-//! The rules, with their reasons, are in `docs/lock-table.md`; the bytes of a snapshot are in `docs/format.md`.
+//! `docs/lock-table.md` explains the rules. `docs/format.md` describes the bytes of a snapshot.
 
 mod acquire;
 mod answer;

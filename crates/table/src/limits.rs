@@ -1,32 +1,32 @@
-//! How much there may be of everything, as data: every replica must refuse the same requests, so the limits are a part of
-//! the state, and a [command](crate::Command::SetLimits) changes them.
+//! The limits of a table. Every replica must refuse the same requests, so the limits are a part of the state, and a
+//! [command](crate::Command::SetLimits) changes them.
 
 use serde::{Deserialize, Serialize};
 
-/// The limits of a table. What is beyond one of them is refused with an error of its own.
+/// The limits of a table. Each has its own error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Open sessions. Each costs the leader a timer.
     pub sessions: u32,
-    /// Resources that are held, waited for, observed, or remembered for their value or their last start. The bound on memory.
+    /// Resources that are held, waited for or observed, or that have a value or a recorded start. This bounds the memory.
     pub names: u32,
-    /// Locks that one session holds or waits for: how much work the end of a session is.
+    /// Locks that one session holds or waits for. This bounds the work at the end of a session.
     pub locks_per_session: u32,
-    /// Requests that wait for one resource. Beyond it, whoever comes is told at once and not after an hour.
+    /// Requests that wait for one resource. A request beyond the limit is refused at once.
     pub waiters_per_resource: u32,
-    /// Names that one session observes. A session that ends leaves each of them.
+    /// Names that one session observes. This bounds the work at the end of a session.
     pub observed_per_session: u32,
-    /// Sessions that observe one name: how many messages one change of its holders costs.
+    /// Sessions that observe one name. This bounds the messages that one change of its holders costs.
     pub observers_per_resource: u32,
-    /// Locks in one request for several.
+    /// Locks in one request for several locks.
     pub items_per_request: u32,
-    /// Answers that a session has not acknowledged: the memory of a client that only asks.
+    /// Answers that a session has not acknowledged. This bounds the memory that one client can use.
     pub answers_per_session: u32,
     /// Bytes of a name. At most [`LockName::MAX_BYTES`](crate::LockName::MAX_BYTES).
     pub name_bytes: u32,
     /// Bytes of a label.
     pub label_bytes: u32,
-    /// Bytes of a value. [`Value::MAX_BYTES`](crate::Value::MAX_BYTES), if nobody says otherwise.
+    /// Bytes of a value. The default is [`Value::MAX_BYTES`](crate::Value::MAX_BYTES).
     pub value_bytes: u32,
 }
 

@@ -1,10 +1,10 @@
-//! Lists that run through what they list, so that whatever is in one leaves it in constant time and without an allocation.
+//! Linked lists through their elements: an element is removed in constant time and without an allocation.
 
 use std::marker::PhantomData;
 
 use crate::arena::{Arena, Place};
 
-/// The ends of a list of `T`s. A `T` may be in several lists; `K` says which one is meant.
+/// The ends of a list of `T`s. A `T` may be in several lists: `K` selects one.
 #[derive(Debug)]
 pub(crate) struct List<T, K> {
     head: Option<Place<T>>,
@@ -12,14 +12,14 @@ pub(crate) struct List<T, K> {
     kind: PhantomData<fn() -> K>,
 }
 
-/// The neighbours in a list.
+/// An element's neighbours in a list.
 #[derive(Debug)]
 pub(crate) struct Links<T> {
     prev: Option<Place<T>>,
     next: Option<Place<T>>,
 }
 
-/// What can be in a list of this kind.
+/// A type whose values can be in lists of kind `K`.
 pub(crate) trait Linked<K>: Sized {
     fn links(&self) -> &Links<Self>;
     fn links_mut(&mut self) -> &mut Links<Self>;
@@ -46,7 +46,7 @@ impl<T, K> Clone for List<T, K> {
 impl<T, K> Copy for List<T, K> {}
 
 impl<T: Linked<K>, K> List<T, K> {
-    /// Of one that was in none.
+    /// Returns a list of one element, which must be in no other list of this kind.
     pub(crate) const fn of(one: Place<T>) -> Self {
         Self { head: Some(one), tail: Some(one), kind: PhantomData }
     }
@@ -77,7 +77,7 @@ impl<T: Linked<K>, K> List<T, K> {
         self.close(arena, &links);
     }
 
-    /// Something that had these neighbours is gone.
+    /// Closes the gap that a removed element with these neighbours has left.
     pub(crate) fn close(&mut self, arena: &mut Arena<T>, gone: &Links<T>) {
         let Links { prev, next } = *gone;
         match prev {
@@ -90,13 +90,13 @@ impl<T: Linked<K>, K> List<T, K> {
         }
     }
 
-    /// From the first to the last.
+    /// Iterates from the first to the last.
     pub(crate) fn iter(self, arena: &Arena<T>) -> impl Iterator<Item = Place<T>> {
         onward::<T, K>(arena, self.head)
     }
 }
 
-/// From this one to the last of its list; if it is in none, there is but this one.
+/// Iterates from this element to the last of its list. An element in no list is the only one.
 pub(crate) fn onward<T: Linked<K>, K>(
     arena: &Arena<T>,
     first: Option<Place<T>>,
@@ -104,13 +104,13 @@ pub(crate) fn onward<T: Linked<K>, K>(
     std::iter::successors(first, |place| after::<T, K>(arena, *place))
 }
 
-/// From the one before `place` in its list to the first.
+/// Iterates from the element before `place` to the first of its list.
 pub(crate) fn before<T: Linked<K>, K>(arena: &Arena<T>, place: Place<T>) -> impl Iterator<Item = Place<T>> {
     let prev = |place: Place<T>| Linked::<K>::links(&arena[place]).prev;
     std::iter::successors(prev(place), move |place| prev(*place))
 }
 
-/// The one behind `place` in its list.
+/// Returns the element after `place` in its list.
 pub(crate) fn after<T: Linked<K>, K>(arena: &Arena<T>, place: Place<T>) -> Option<Place<T>> {
     Linked::<K>::links(&arena[place]).next
 }

@@ -1,4 +1,4 @@
-//! A lock that is held or waited for, a place in a line, and a request for several locks.
+//! Locks, places in a queue, and requests for several locks.
 
 use crate::label::Label;
 
@@ -10,40 +10,40 @@ use crate::resource::Resource;
 use crate::session::Session;
 use crate::{FencingToken, GrantId, Mode};
 
-/// A lock: held, waited for, or left standing by a holder that died.
+/// A lock: held, waited for, or kept as the lock-delay of an expired holder.
 #[derive(Debug)]
 pub(crate) struct Lock {
     pub(crate) grant: GrantId,
     pub(crate) token: FencingToken,
-    /// Since when it is held, by the table's time.
+    /// When it was granted, by the table's time.
     pub(crate) since_ms: u64,
-    /// What few locks have.
+    /// Data that few locks have.
     pub(crate) extras: Option<Box<Extras>>,
     pub(crate) resource: Place<Resource>,
-    /// None for a dead holder's delay.
+    /// `None` for a lock-delay.
     pub(crate) holder: Option<Holder>,
-    /// Its place in line, if it waits or converts.
+    /// Its place in the queue, if it waits or converts.
     pub(crate) queued: Option<Place<Queued>>,
     pub(crate) of_resource: Links<Self>,
     pub(crate) of_session: Links<Self>,
     pub(crate) of_owner: Links<Self>,
-    /// The mode that is held, or, if it is not held, asked for.
+    /// The held mode, or the requested one if the lock is not held.
     pub(crate) mode: Mode,
     pub(crate) held: bool,
     pub(crate) notify: bool,
-    /// An operator has asked for it.
+    /// Whether an operator has asked for its release.
     pub(crate) let_go: bool,
 }
 
-/// Whose a lock is.
+/// The session and the owner of a lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holder {
     pub(crate) session: Place<Session>,
-    /// None, if the owner has the lock's id, and no other lock: see [`Party`](crate::owner::Party).
+    /// `None` if the owner has the lock's id and no other lock: see [`Party`](crate::owner::Party).
     pub(crate) owner: Option<Place<Owner>>,
 }
 
-/// What few locks have.
+/// Data that few locks have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extras {
     pub(crate) label: Option<Label>,
@@ -51,7 +51,7 @@ pub(crate) struct Extras {
 }
 
 impl Extras {
-    /// Nothing, if there is nothing to keep.
+    /// Returns `None` if there is nothing to keep.
     #[inline]
     pub(crate) fn of(label: Option<Label>, lock_delay_ms: u64) -> Option<Box<Self>> {
         (label.is_some() || lock_delay_ms > 0).then(|| Box::new(Self { label, lock_delay_ms }))
@@ -59,7 +59,7 @@ impl Extras {
 }
 
 impl Lock {
-    /// A lock that is neither held nor in line yet.
+    /// Creates a lock that is neither held nor queued yet.
     pub(crate) fn new(
         grant: GrantId,
         resource: Place<Resource>,
@@ -86,12 +86,12 @@ impl Lock {
         }
     }
 
-    /// It stands from now on.
+    /// Marks the lock as held.
     pub(crate) const fn stand(&mut self, token: FencingToken, now_ms: u64) {
         (self.held, self.token, self.since_ms) = (true, token, now_ms);
     }
 
-    /// Whether it is this session's.
+    /// Whether this session holds or waits for it.
     pub(crate) fn is_of(&self, session: Place<Session>) -> bool {
         self.holder.is_some_and(|holder| holder.session == session)
     }
@@ -113,16 +113,16 @@ impl Keyed for Lock {
     }
 }
 
-/// The locks that are held of a resource, in the order of their grants.
+/// The held locks of a resource, in the order of their grants.
 #[derive(Debug)]
 pub(crate) struct OfResource;
-/// The locks of a session, held or not.
+/// The locks of a session, held or waiting.
 #[derive(Debug)]
 pub(crate) struct OfSession;
-/// The locks of an owner with a record, held or not; and its places in line, in the order in which they queued.
+/// The locks of a recorded owner, held or waiting. Also its places in queues, in the order in which they queued.
 #[derive(Debug)]
 pub(crate) struct OfOwner;
-/// The line at a resource.
+/// The queue of a resource.
 #[derive(Debug)]
 pub(crate) struct InLine;
 
@@ -146,20 +146,20 @@ linked!(Lock, OfOwner, of_owner);
 linked!(Queued, InLine, in_line);
 linked!(Queued, OfOwner, of_owner);
 
-/// A place in line: of a waiter or of a conversion.
+/// A place in a queue: of a waiter or of a conversion.
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) lock: Place<Lock>,
-    /// The mode that is wanted.
+    /// The requested mode.
     pub(crate) mode: Mode,
     /// The number of the request.
     pub(crate) number: u64,
-    /// One number for each request that ever queued: the larger, the younger.
+    /// A number for each request that ever queued. A later request has a larger one.
     pub(crate) order: u64,
     pub(crate) since_ms: u64,
-    /// The other locks that must come with this one.
+    /// The other locks that are granted together with this one.
     pub(crate) set: Option<Place<Set>>,
-    /// Its owner waits further ahead in the same line, and this is settled together with that.
+    /// Whether its owner waits further ahead in the same queue. This request is then settled together with that one.
     pub(crate) tied: bool,
     in_line: Links<Self>,
     of_owner: Links<Self>,
@@ -181,7 +181,7 @@ impl Queued {
     }
 }
 
-/// A request for several locks that waits, with its place in each line.
+/// A waiting request for several locks, with its place in each queue.
 #[derive(Debug)]
 pub(crate) struct Set {
     pub(crate) places: Vec<Place<Queued>>,

@@ -1,12 +1,11 @@
-//! The six modes of a classic lock manager, which of them go together, and which covers which.
+//! The six modes of a classic lock manager, which of them are compatible, and which mode covers which.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How a resource is locked. Two grants of one resource may stand together only if their modes are
-/// [compatible](Mode::compatible_with):
+/// The mode of a lock. Two grants of one resource may be held together only if their modes are [compatible](Mode::compatible_with):
 ///
 /// | | NL | CR | CW | PR | PW | EX |
 /// | --- | --- | --- | --- | --- | --- | --- |
@@ -19,15 +18,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, Default)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Mode {
-    /// Null: holds a place, conflicts with nothing.
+    /// Null: conflicts with nothing. Such a grant can be converted later.
     Nl,
-    /// Concurrent read: conflicts with EX alone.
+    /// Concurrent read: conflicts with EX only.
     Cr,
     /// Concurrent write: compatible with other concurrent writers and with concurrent readers.
     Cw,
     /// Protected read: the classic *shared* lock.
     Pr,
-    /// Protected write: one writer, beside concurrent readers.
+    /// Protected write: one writer, together with concurrent readers.
     Pw,
     /// Exclusive: the classic mutex, and the default.
     #[default]
@@ -35,14 +34,14 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// All six, from the weakest to the strongest (`Cw` and `Pr` are not comparable).
+    /// All six modes, from the weakest to the strongest (`Cw` and `Pr` are not comparable).
     pub const ALL: [Self; 6] = [Self::Nl, Self::Cr, Self::Cw, Self::Pr, Self::Pw, Self::Ex];
-    /// Another word for [`Mode::Pr`].
+    /// Another name for [`Mode::Pr`].
     pub const SHARED: Self = Self::Pr;
-    /// Another word for [`Mode::Ex`].
+    /// Another name for [`Mode::Ex`].
     pub const EXCLUSIVE: Self = Self::Ex;
 
-    /// The modes that may stand beside this one: a row of the table.
+    /// Returns the modes that are compatible with this one: a row of the table.
     pub const fn compatible(self) -> ModeSet {
         use Mode::{Cr, Cw, Nl, Pr, Pw};
         match self {
@@ -55,23 +54,22 @@ impl Mode {
         }
     }
 
-    /// Whether two grants of one resource may stand together in these modes. Symmetric.
+    /// Whether two grants of one resource may be held together in these modes. Symmetric.
     pub const fn compatible_with(self, other: Self) -> bool {
         self.compatible().contains(other)
     }
 
-    /// Whether a holder of this mode has all that a holder of `other` has: whatever `other` keeps out, this keeps
-    /// out too.
+    /// Whether this mode excludes every mode that `other` excludes.
     pub const fn covers(self, other: Self) -> bool {
         self.compatible().0 & !other.compatible().0 == 0
     }
 
-    /// Whether its holder may write the resource's value, and whether its fencing token protects a write.
+    /// Whether a holder in this mode may write the resource's value, and whether its fencing token protects a write.
     pub const fn may_write(self) -> bool {
         matches!(self, Self::Pw | Self::Ex)
     }
 
-    /// The two letters.
+    /// Returns the two letters of the mode.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Nl => "NL",
@@ -115,10 +113,10 @@ impl FromStr for Mode {
 pub struct ModeSet(u8);
 
 impl ModeSet {
-    /// All six.
+    /// All six modes.
     pub const ALL: Self = Self::of(&Mode::ALL);
 
-    /// The set of these modes.
+    /// Returns the set of these modes.
     pub const fn of(modes: &[Mode]) -> Self {
         let mut bits = 0;
         let mut i = 0;
@@ -134,13 +132,13 @@ impl ModeSet {
         self.0 & (1 << mode as u8) != 0
     }
 
-    /// The set with one more mode.
+    /// Returns the set with one more mode.
     #[must_use]
     pub const fn with(self, mode: Mode) -> Self {
         Self(self.0 | 1 << mode as u8)
     }
 
-    /// The modes in the set, weakest first.
+    /// Returns the modes in the set, weakest first.
     pub fn iter(self) -> impl DoubleEndedIterator<Item = Mode> {
         Mode::ALL.into_iter().filter(move |mode| self.contains(*mode))
     }
@@ -156,7 +154,7 @@ impl fmt::Debug for ModeSet {
 mod tests {
     use super::*;
 
-    /// The table, written a second time and in another way: who keeps whom out.
+    /// The compatibility table, written a second time in another form.
     #[test]
     fn the_compatibility_table_is_the_classic_one_and_symmetric() {
         let rows = ["yyyyyy", "yyyyy-", "yyy---", "yy-y--", "yy----", "y-----"];

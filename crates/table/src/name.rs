@@ -1,5 +1,4 @@
-//! The name of a resource. [`LockName::parse`] is the only way to one, so that whoever holds a `LockName`
-//! knows that every engine can store it.
+//! The name of a resource. Every `LockName` has passed the checks of [`LockName::parse`], so every engine can store it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,8 +6,8 @@ use std::str::FromStr;
 use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
-/// The name of what is locked: 1 to 512 bytes of UTF-8 without control characters. A `/` makes a path, which
-/// lists can be asked for by prefix.
+/// The name of a resource: 1 to 512 bytes of UTF-8 without control characters. A `/` separates the parts of a path, and a list can be
+/// limited to a prefix.
 ///
 /// ```
 /// # use tenure_table::{LockName, NameError};
@@ -17,12 +16,12 @@ use serde::{Deserialize, Serialize};
 /// # Ok::<(), NameError>(())
 /// ```
 ///
-/// Up to 24 bytes are kept without an allocation.
+/// A name of up to 24 bytes needs no allocation.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "UncheckedName")]
 pub struct LockName(CompactString);
 
-/// A text that was read and may not be a name.
+/// A deserialized text that has not been checked.
 #[derive(Deserialize)]
 #[serde(transparent)]
 struct UncheckedName(CompactString);
@@ -31,30 +30,30 @@ struct UncheckedName(CompactString);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// The text has no bytes.
+    /// The text is empty.
     #[error("a lock name must not be empty: name what is locked, for example `orders/42`")]
     Empty,
     /// The text is longer than [`LockName::MAX_BYTES`].
     #[error("a lock name has at most {max} bytes, and this one has {bytes}: shorten it, or lock a hash of it", max = LockName::MAX_BYTES)]
     TooLong {
-        /// How many bytes it has.
+        /// The length of the text in bytes.
         bytes: usize,
     },
-    /// The text has a control character in it.
+    /// The text contains a control character.
     #[error("a lock name has no control characters, and this one has {character:?} at byte {at}")]
     Control {
         /// The character.
         character: char,
-        /// The byte at which it stands.
+        /// Its position in bytes.
         at: usize,
     },
 }
 
 impl LockName {
-    /// The most bytes that a name may have. Chosen to fit every engine's keys with room for a prefix.
+    /// The largest length of a name in bytes. It fits the keys of every engine, with room for a prefix.
     pub const MAX_BYTES: usize = 512;
 
-    /// Checks a text and makes it a name.
+    /// Checks a text and returns it as a name.
     pub fn parse(text: impl AsRef<str>) -> Result<Self, NameError> {
         let text = text.as_ref();
         Self::check(text)?;
@@ -74,7 +73,7 @@ impl LockName {
         Ok(())
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,6 +1,6 @@
-//! Observers: sessions that are told when the holders of a resource change.
+//! Observers: sessions that are notified when the holders of a resource change.
 //!
-//! Observing is a part of the state, so it outlives a failover. It takes no place in line and is not told of waiters.
+//! Observations are a part of the state, so they survive a failover. An observer does not queue, and is not notified of waiters.
 
 use crate::arena::Place;
 use crate::resource::Resource;
@@ -40,7 +40,7 @@ impl Table {
         Answer::Unobserved
     }
 
-    /// Ends all that a session observes; the resources, which are to be [touched](Self::touch) where nobody is in line.
+    /// Ends all observations of a session and returns the resources. The caller [touches](Self::touch) those without a queue.
     pub(crate) fn stop_observing(&mut self, session: Place<Session>) -> Vec<Place<Resource>> {
         let observed = std::mem::take(&mut self.sessions[session].observed);
         observed.iter().map(|name| self.remove_observer(session, name)).collect()
@@ -53,7 +53,7 @@ impl Table {
         resource
     }
 
-    /// A grant of this resource has begun, has ended, or has another mode.
+    /// Records that a grant of this resource was made, ended or converted.
     #[inline]
     pub(crate) fn note_changed(&mut self, resource: Place<Resource>) {
         if let Some(rest) = &self.resources[resource].rest
@@ -63,7 +63,7 @@ impl Table {
         }
     }
 
-    /// The last step of a command, in the order of the names.
+    /// Notifies observers, in the order of the names. The last step of a command.
     pub(crate) fn tell_observers(&mut self, effects: &mut Vec<Effect>) {
         let name = |place: &Place<Resource>| self.resources[*place].name();
         self.work.changed.sort_by(|a, b| name(a).cmp(name(b)));

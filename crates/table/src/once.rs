@@ -1,4 +1,4 @@
-//! What stays with a resource: its value, and when what it protects was last started; and the table's own time.
+//! State that stays with a resource: its value and its recorded start. Also the table's time.
 
 use bytes::Bytes;
 
@@ -24,14 +24,14 @@ impl Table {
         if bytes.len() <= limit as usize { Ok(()) } else { Err(Refusal::ValueTooLong { limit }) }
     }
 
-    /// The bytes are copied: they may be a part of a message, which would be kept with them.
+    /// Copies the bytes: they may be a slice of a larger message, which would otherwise stay in memory.
     pub(crate) fn write_value(&mut self, resource: Place<Resource>, bytes: &Bytes) {
         self.resources[resource].rest(&self.locks).value =
             Value { bytes: Bytes::copy_from_slice(bytes), in_doubt: false }.into();
         self.touch(resource);
     }
 
-    /// A holder in this mode has died: it may have been about to write. Where there is no value, there is nothing to doubt.
+    /// Marks the value as in doubt, because the holder of this mode may have had another value to write. Does nothing if there is no value.
     pub(crate) fn doubt(&mut self, resource: Place<Resource>, mode: Mode) {
         if mode.may_write()
             && let Some(rest) = &mut self.resources[resource].rest
@@ -55,7 +55,7 @@ impl Table {
             return Ok(Answer::AlreadyStarted { ago_ms: last_ms });
         }
         let at_ms = signed(self.now_ms).saturating_sub(signed(ago_ms));
-        // It takes the place of the last one, and is remembered for as long as that one would have been.
+        // The new start replaces the last one, and is kept at least as long as the last one would have been.
         let last_until = self.resources[resource].rest.as_ref().and_then(|rest| rest.start);
         let last_until = last_until.map_or(i64::MIN, |start| start.until_ms);
         let until_ms = at_ms.saturating_add(signed(window_ms)).max(last_until);
@@ -67,7 +67,7 @@ impl Table {
     pub(crate) fn note_start(&mut self, resource: Place<Resource>, note: StartNote) {
         let here = &mut self.resources[resource];
         let name = here.name().clone();
-        // One that is over already is not kept.
+        // A start whose time is over is not kept.
         let new = (note.until_ms > signed(self.now_ms)).then_some(note);
         let old = std::mem::replace(&mut here.rest(&self.locks).start, new);
         if let Some(old) = old {
@@ -83,14 +83,14 @@ impl Table {
         Some(signed(self.now_ms).saturating_sub(start.at_ms).unsigned_abs())
     }
 
-    /// How long ago the last start was that is remembered, if that is less than the window.
+    /// Returns how long ago the recorded start was, if that is less than the window.
     pub fn recall(&self, name: &LockName, window_ms: u64) -> Option<u64> {
         let resource = self.names.find(&self.resources, name)?;
         self.started_ago(resource).filter(|ago_ms| *ago_ms < window_ms)
     }
 
     pub(crate) fn advance_time(&mut self, to_ms: u64) {
-        // More than that cannot be counted with, and is no time.
+        // Starts use signed times, so a larger time is cut to their maximum.
         self.now_ms = self.now_ms.max(to_ms.min(i64::MAX.unsigned_abs()));
         while let Some((until_ms, _)) = self.starts.first()
             && *until_ms <= signed(self.now_ms)
@@ -103,7 +103,7 @@ impl Table {
     }
 }
 
-/// Times are compared as signed numbers, since a start may lie before the table's beginning.
+/// Converts a time to a signed number. Starts use these, because a start may be earlier than the table's time 0.
 pub(crate) fn signed(ms: u64) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX)
 }

@@ -1,7 +1,7 @@
-//! Who holds and waits.
+//! Owners: they hold locks and wait for them.
 //!
-//! Most owners have one lock in their lives, whose id is theirs too. All that is to be said of such an owner, its lock says: it has no
-//! record of its own, and is found by the lock. Only an owner that has several locks, or an id of its own, has a record.
+//! Most owners only ever have one lock, and share its id. Such an owner has no record, because its lock contains everything about it. An
+//! owner has a record only if it has several locks, or another id than its lock.
 
 use crate::arena::{Arena, Place};
 use crate::index::Keyed;
@@ -10,12 +10,12 @@ use crate::lock::{Holder, Lock, OfOwner, Queued};
 use crate::table::Table;
 use crate::{GrantId, OwnerId};
 
-/// An owner that holds something or waits. The same one is the same party until it gets another lock.
+/// An owner that holds a lock or waits for one. The value is valid until the owner gets another lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Party {
-    /// It has this lock, whose id is its own, and no record.
+    /// An owner without a record. It has this lock, and the same id.
     Alone(Place<Lock>),
-    /// It has a record.
+    /// An owner with a record.
     Recorded(Place<Owner>),
 }
 
@@ -52,7 +52,7 @@ impl Keyed for Owner {
 }
 
 impl Party {
-    /// Whether this lock is its.
+    /// Whether this lock belongs to the owner.
     pub(crate) fn has(self, locks: &Arena<Lock>, lock: Place<Lock>) -> bool {
         match self {
             Self::Alone(own) => own == lock,
@@ -60,7 +60,7 @@ impl Party {
         }
     }
 
-    /// Its locks, held or not.
+    /// Iterates over its locks, held or waiting.
     pub(crate) fn locks<'a>(
         self,
         locks: &'a Arena<Lock>,
@@ -82,18 +82,18 @@ impl Party {
 }
 
 impl Table {
-    /// Whose a lock is. Nobody's, if it is a dead holder's delay.
+    /// Returns the owner of a lock, or `None` for a lock-delay.
     pub(crate) fn party(&self, lock: Place<Lock>) -> Option<Party> {
         let holder = self.locks[lock].holder?;
         Some(holder.owner.map_or(Party::Alone(lock), Party::Recorded))
     }
 
-    /// Whose a place in line is.
+    /// Returns the owner of a queued request.
     pub(crate) fn owner_of(&self, queued: Place<Queued>) -> Party {
         self.party(self.queued[queued].lock).expect("only what has an owner waits")
     }
 
-    /// Its places in line, in the order in which it queued.
+    /// Iterates over an owner's queued requests, in the order in which they queued.
     pub(crate) fn queued_of(&self, owner: Party) -> impl Iterator<Item = Place<Queued>> {
         let first = match owner {
             Party::Alone(lock) => self.locks[lock].queued,
@@ -102,12 +102,12 @@ impl Table {
         list::onward::<_, OfOwner>(&self.queued, first)
     }
 
-    /// The id of the owner of a lock.
+    /// Returns the id of a lock's owner.
     pub(crate) fn owner_id(&self, lock: &Lock, holder: Holder) -> OwnerId {
         holder.owner.map_or(OwnerId::from_u128(lock.grant.as_u128()), |owner| self.owners[owner].id())
     }
 
-    /// An owner that holds something or waits.
+    /// Finds an owner that holds a lock or waits for one.
     pub(crate) fn find_owner(&self, id: OwnerId) -> Option<Party> {
         if let Some(owner) = self.owner_ids.find(&self.owners, &id) {
             return Some(Party::Recorded(owner));
@@ -116,7 +116,7 @@ impl Table {
         self.party(lock).filter(|owner| matches!(owner, Party::Alone(_)))
     }
 
-    /// What is written down as the owner of a lock that is new: nothing, if the lock says it all.
+    /// Returns the owner record for a new lock, or `None` if the lock needs none.
     pub(crate) fn owner_of_new(
         &mut self,
         known: Option<Party>,
@@ -134,7 +134,7 @@ impl Table {
         self.owner_ids.put(&mut self.owners, Owner::new(id))
     }
 
-    /// The record of an owner that gets another lock.
+    /// Returns the record of an owner that gets another lock, and creates it if needed.
     pub(crate) fn recorded(&mut self, owner: Party) -> Place<Owner> {
         let lock = match owner {
             Party::Recorded(owner) => return owner,
@@ -155,7 +155,7 @@ impl Table {
         self.owners[owner].add(&mut self.locks, lock);
     }
 
-    /// An owner has one lock less, and is forgotten with the last.
+    /// Removes a lock from its owner. The record is removed with the last lock.
     pub(crate) fn take_from_owner(&mut self, owner: Place<Owner>, lock: &Links<Lock>) {
         let of = &mut self.owners[owner];
         of.locks.close(&mut self.locks, lock);

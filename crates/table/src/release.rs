@@ -1,4 +1,4 @@
-//! How a lock is let go of: by its holder, by giving up a wait, by the end of its session, by an operator.
+//! Ends of locks and waits: by a release, a cancellation, the end of a session, or an operator.
 
 use std::mem;
 
@@ -12,7 +12,7 @@ use crate::table::Table;
 use crate::{Answer, Break, Effect, GrantId, LockName, LossReason, Outcome, Refusal, SessionEnd, SessionId};
 
 impl Table {
-    /// Frees a lock, or gives it up, and answers so.
+    /// Releases a lock or cancels its request, and answers.
     #[inline(never)]
     pub(crate) fn release(
         &mut self,
@@ -53,7 +53,7 @@ impl Table {
         Ok(Answer::Cancelled)
     }
 
-    /// Ends a request that waits, and tells so.
+    /// Ends a waiting request with this refusal.
     pub(crate) fn refuse(&mut self, queued: Place<Queued>, refusal: Refusal, effects: &mut Vec<Effect>) {
         let Queued { lock, number, .. } = self.queued[queued];
         let session = self.locks[lock].holder.expect("only what is somebody's waits").session;
@@ -67,7 +67,7 @@ impl Table {
         self.answer(session, number, Err(refusal), effects);
     }
 
-    /// Takes a request out of line at all its resources, which are then to be touched; the locks that it was for.
+    /// Removes a request from the queues of all its resources, which must then be touched. Returns its locks.
     pub(crate) fn leave_line(&mut self, queued: Place<Queued>) -> Vec<Place<Lock>> {
         let places = match self.queued[queued].set {
             Some(set) => self.sets.take(set).places,
@@ -76,7 +76,7 @@ impl Table {
         places.into_iter().map(|place| self.dequeue(place).lock).collect()
     }
 
-    /// A lock stands no more. It must not be in line.
+    /// Removes a held lock, which must not be queued.
     #[inline]
     pub(crate) fn fall(&mut self, lock: Place<Lock>) {
         let resource = self.take_lock(lock);
@@ -88,7 +88,7 @@ impl Table {
             effects.push(Effect::SessionUnknown { session: id });
             return;
         };
-        // It is not told of what its own end changes.
+        // The session is not notified of changes that its own end causes.
         let observed = self.stop_observing(session);
         let locks: Vec<_> = self.sessions[session].locks.iter(&self.locks).collect();
         let mut resources = Vec::with_capacity(locks.len());
@@ -124,8 +124,8 @@ impl Table {
         }
         effects.push(Effect::SessionEnded { session: id, end });
 
-        // Where nobody waits, the order cannot be seen, and one who had two locks of a resource is two who had it: it is touched
-        // once, since its `rest` stays until it is served.
+        // Without waiters, the order of the resources has no visible effect, so they are not sorted. Two locks of one resource do not touch
+        // it twice, because its `rest` remains until it is served.
         let mut lines = Vec::new();
         for resource in resources {
             if self.resources[resource].in_line() > 0 {
@@ -135,7 +135,7 @@ impl Table {
             }
         }
         lines.sort_by(|a, b| self.resources[*a].name().cmp(self.resources[*b].name()));
-        // A line that was only observed is not served by this.
+        // A resource that was only observed and has a queue is not served now.
         let idle = |resource: &Place<Resource>| self.resources[*resource].in_line() == 0;
         lines.extend(observed.into_iter().filter(idle));
         for resource in lines {
@@ -143,7 +143,7 @@ impl Table {
         }
     }
 
-    /// Leaves a lock standing with nobody behind it.
+    /// Turns a held lock into a lock-delay without a holder.
     fn delay(&mut self, lock: Place<Lock>) {
         self.note_changed(self.locks[lock].resource);
         let lock = &mut self.locks[lock];

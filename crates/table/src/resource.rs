@@ -1,7 +1,7 @@
-//! A resource: who holds it, who is in line, and what stays with it.
+//! A resource: its holders, its queue, and the state that stays with it.
 //!
-//! Most resources are held by one and wanted by nobody, and have neither a value nor a start: those are small, and what the
-//! others have beside that comes and goes with need.
+//! Most resources have one holder, no waiter, no value and no recorded start. Those take little memory. The rest is allocated when it is
+//! needed, and freed afterwards.
 
 use std::collections::BTreeSet;
 
@@ -12,24 +12,24 @@ use crate::lock::{InLine, Lock, OfResource, Queued};
 use crate::owner::{Owner, Party};
 use crate::{LockName, Mode, SessionId, SharedValue};
 
-/// What is locked.
+/// A resource, which locks are for.
 #[derive(Debug)]
 pub(crate) struct Resource {
     name: LockName,
-    /// Those who hold it, and the delays of those who died.
+    /// The held locks and the lock-delays.
     pub(crate) held: List<Lock, OfResource>,
-    /// None, if at most one holds it and there is nothing else to say.
+    /// `None` if at most one lock is held and there is no other state.
     pub(crate) rest: Option<Box<Rest>>,
 }
 
-/// What a resource has that is not just held by one.
+/// The state of a resource beyond a single holder.
 #[derive(Debug, Default)]
 pub(crate) struct Rest {
-    /// How many hold it, in each mode.
+    /// The number of held locks, by mode.
     pub(crate) held: Counts,
-    /// How many of those want to be told who waits.
+    /// The number of held locks whose holders asked for notices.
     pub(crate) notified: u32,
-    /// How many are in line, for each mode.
+    /// The number of queued requests, by mode.
     pub(crate) wanted: Counts,
     pub(crate) converting: List<Queued, InLine>,
     pub(crate) converting_count: u32,
@@ -37,21 +37,21 @@ pub(crate) struct Rest {
     pub(crate) waiting_count: u32,
     pub(crate) value: SharedValue,
     pub(crate) start: Option<StartNote>,
-    /// The sessions that are told when the holders change.
+    /// The sessions that are notified when the holders change.
     pub(crate) observers: BTreeSet<SessionId>,
-    /// It is to be served before the command is done.
+    /// Whether the queue is to be served before the command ends.
     pub(crate) touched: bool,
 }
 
-/// When what a lock protects was started, by the table's time.
+/// The recorded start of the work that a lock protects, by the table's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StartNote {
     pub(crate) at_ms: i64,
-    /// When it may be forgotten.
+    /// The time until which the start is kept.
     pub(crate) until_ms: i64,
 }
 
-/// A number for each mode.
+/// A count for each mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts([u32; 6]);
 
@@ -77,7 +77,7 @@ impl Counts {
         self.0.iter().sum()
     }
 
-    /// The modes that there are some of.
+    /// Iterates over the modes whose count is not 0.
     pub(crate) fn modes(self) -> impl Iterator<Item = Mode> {
         Mode::ALL.into_iter().filter(move |mode| self.of(*mode) > 0)
     }
@@ -88,7 +88,7 @@ impl Rest {
         self.converting_count + self.waiting_count
     }
 
-    /// The line: conversions first.
+    /// Iterates over the queue: conversions first.
     pub(crate) fn line<'a>(
         &self,
         queued: &'a Arena<Queued>,
@@ -124,7 +124,7 @@ impl Resource {
         &self.name
     }
 
-    /// Whether nobody would notice if it were forgotten.
+    /// Whether the resource has no state, and can be removed.
     pub(crate) fn is_idle(&self) -> bool {
         self.held.is_empty() && self.rest.is_none()
     }
@@ -133,7 +133,7 @@ impl Resource {
         self.rest.as_ref().map_or(0, |rest| rest.in_line())
     }
 
-    /// Whether there is more to say of its value than that nobody wrote one.
+    /// Whether a value was written.
     pub(crate) fn has_value(&self) -> bool {
         self.rest.as_ref().is_some_and(|rest| !rest.value.is_default())
     }
@@ -142,7 +142,8 @@ impl Resource {
         self.rest.as_ref().map_or_else(SharedValue::default, |rest| rest.value.clone())
     }
 
-    /// What it has beside a holder, made if it is not there. Whoever takes something out of it calls [`Resource::tidy`].
+    /// Returns the state beyond a single holder, and creates it if needed. After something is removed from it, [`Resource::tidy`] must be
+    /// called.
     pub(crate) fn rest(&mut self, locks: &Arena<Lock>) -> &mut Rest {
         let held = self.held;
         self.rest.get_or_insert_with(|| {
@@ -152,12 +153,12 @@ impl Resource {
         })
     }
 
-    /// Lets go of what is no longer needed.
+    /// Frees the state that is no longer needed.
     pub(crate) fn tidy(&mut self) {
         self.rest.take_if(|rest| !rest.is_needed());
     }
 
-    /// A lock that stands from now on.
+    /// Adds a held lock.
     pub(crate) fn add(&mut self, locks: &mut Arena<Lock>, lock: Place<Lock>) {
         if !self.held.is_empty() {
             self.rest(locks);
@@ -168,7 +169,7 @@ impl Resource {
         }
     }
 
-    /// A lock that stands no more, and is gone.
+    /// Removes a lock that was held, after it was taken from the arena.
     pub(crate) fn remove(&mut self, locks: &mut Arena<Lock>, lock: &Lock) {
         self.held.close(locks, &lock.of_resource);
         if let Some(rest) = &mut self.rest {
@@ -176,14 +177,14 @@ impl Resource {
         }
     }
 
-    /// A lock of which nobody is told any more who waits behind it.
+    /// Stops counting a lock among those whose holders asked for notices.
     pub(crate) fn ignore(&mut self, lock: &Lock) {
         if let Some(rest) = &mut self.rest {
             rest.notified -= u32::from(lock.notify);
         }
     }
 
-    /// A lock that stands in another mode.
+    /// Changes the mode of a held lock.
     pub(crate) fn change(&mut self, locks: &mut Arena<Lock>, lock: Place<Lock>, to: Mode) {
         let from = std::mem::replace(&mut locks[lock].mode, to);
         if let Some(rest) = &mut self.rest {
@@ -192,7 +193,7 @@ impl Resource {
         }
     }
 
-    /// The locks of an owner that stand here, looked for where there is less to look through.
+    /// Iterates over the locks that an owner holds here. Searches the shorter of the two lists.
     pub(crate) fn held_by<'a>(
         &self,
         here: Place<Self>,
@@ -212,7 +213,7 @@ impl Resource {
             .filter(move |lock| lock.held && lock.resource == here)
     }
 
-    /// Whether a lock of an owner that holds nothing here may stand here in this mode.
+    /// Whether an owner without a grant here could be granted this mode now.
     pub(crate) fn fits_stranger(&self, locks: &Arena<Lock>, mode: Mode) -> bool {
         match &self.rest {
             Some(rest) => rest.held.modes().all(|held| held.compatible_with(mode)),
@@ -220,7 +221,7 @@ impl Resource {
         }
     }
 
-    /// Whether a lock of this owner may stand here in this mode, beside what others hold.
+    /// Whether this owner could be granted this mode now, beside the grants of others.
     pub(crate) fn fits(
         &self,
         here: Place<Self>,

@@ -1,4 +1,4 @@
-//! How lines are served, and how holders learn who waits.
+//! Serving queues, and notifying holders of waiting requests.
 
 use crate::acquire::Own;
 use crate::arena::Place;
@@ -9,9 +9,10 @@ use crate::table::Table;
 use crate::{Answer, Effect, FencingToken, Granted, Mode, Refusal};
 
 impl Table {
-    /// Grants what can be granted now, in line: conversions first, then waiters.
+    /// Grants the queued requests that can be granted now: conversions first, then waiters.
     pub(crate) fn serve(&mut self, resource: Place<Resource>, effects: &mut Vec<Effect>) {
-        // It counts as touched until that is done: whoever leaves it meanwhile is seen by the next look at who is first.
+        // The resource stays marked as touched until the loop ends. A request that leaves the queue meanwhile needs no second pass: the
+        // loop looks at the first request again.
         while let Some(first) = self.first_in_line(resource).filter(|first| self.fits_now(*first)) {
             if self.locks[self.queued[first].lock].held {
                 self.grant_conversion(first, effects);
@@ -45,7 +46,7 @@ impl Table {
         let Queued { lock, mode, .. } = self.queued[queued];
         let lock = &self.locks[lock];
         let here = &self.resources[lock.resource];
-        // An owner that waits for a resource holds nothing of it: it would have been settled.
+        // An owner that waits for a resource holds no grant of it: otherwise `settle` would have ended the wait.
         if !lock.held {
             return here.fits_stranger(&self.locks, mode);
         }
@@ -66,7 +67,7 @@ impl Table {
         self.answer(session, number, Ok(Answer::Granted(granted)), effects);
     }
 
-    /// Grants a waiter.
+    /// Grants one waiting request.
     fn grant_waiter(&mut self, queued: Place<Queued>, token: FencingToken, effects: &mut Vec<Effect>) {
         let Queued { lock, number, .. } = self.dequeue(queued);
         self.stand(lock, token);
@@ -96,8 +97,8 @@ impl Table {
         }
     }
 
-    /// An owner has got a resource: its other requests for it re-enter now, or never. Left in line, they would wait behind
-    /// those who wait for their owner.
+    /// Settles an owner's other requests for a resource that it has just acquired: each re-enters now or is refused. Left in the queue,
+    /// they would wait behind requests that wait for this owner.
     fn settle(&mut self, owner: Party, resource: Place<Resource>, effects: &mut Vec<Effect>) {
         let waits_here = |queued: &Place<Queued>| {
             let lock = &self.locks[self.queued[*queued].lock];
@@ -118,16 +119,16 @@ impl Table {
         }
     }
 
-    /// Somebody waits from now on.
+    /// Records that a request has queued, if a holder asked for notices.
     pub(crate) fn note_wanting(&mut self, resource: Place<Resource>, lock: Place<Lock>, mode: Mode) {
         let rest = self.resources[resource].rest.as_ref();
-        // Whoever converts to this mode was not told of itself: for it, the second one is the first.
+        // A converting holder was not notified of its own conversion, so it still needs the notice for the second request of that mode.
         if rest.is_some_and(|rest| rest.notified > 0 && rest.wanted.of(mode) <= 2) {
             self.work.wanting.push((resource, lock, mode));
         }
     }
 
-    /// The last step of a command: tells those who want to know who waits behind them.
+    /// Notifies holders of requests that wait behind them. One of the last steps of a command.
     pub(crate) fn tell_holders(&mut self, effects: &mut Vec<Effect>) {
         if self.work.wanting.is_empty() && self.work.granted.is_empty() {
             return;
@@ -151,7 +152,7 @@ impl Table {
                 self.tell(holder, mode, effects);
             }
         }
-        // Empty again, with the memory that they have.
+        // Puts the empty lists back, to keep their allocations.
         (self.work.wanting, self.work.granted) = (wanting, granted);
     }
 

@@ -1,4 +1,4 @@
-//! A session, and the answers that it has not acknowledged: what makes a request that comes twice be done once.
+//! Sessions, and their answers that are not acknowledged: with these, a request that is sent twice is carried out once.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -11,7 +11,7 @@ use crate::list::List;
 use crate::lock::{Lock, OfSession, Queued};
 use crate::{Answer, LockName, Outcome, Refusal, SessionId};
 
-/// The liveness of a client.
+/// A client's session.
 #[derive(Debug)]
 pub(crate) struct Session {
     id: SessionId,
@@ -24,29 +24,29 @@ pub(crate) struct Session {
     pub(crate) memory: Memory,
 }
 
-/// What a session's requests were answered.
+/// The state of a session's requests.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Memory {
-    /// The client has seen the answers up to this number, but for those to requests that waited.
+    /// The client has acknowledged the answers up to this number, except those to requests that waited.
     pub(crate) floor: u64,
-    /// Answers that were given at once, to numbers above the floor.
+    /// Immediate answers, to numbers above the floor.
     pub(crate) answers: Briefs,
-    /// Last answers to requests that waited, in the order of the numbers. The client may have raised the floor before it heard of
-    /// them, so each is kept until it is acknowledged by itself.
+    /// Final answers to requests that waited, sorted by number. The client may raise the floor before it receives one, so each is kept
+    /// until it is acknowledged separately.
     pub(crate) late: Vec<(u64, Brief)>,
-    /// Requests that wait, in the order of their numbers: the oldest are most often the first to go.
+    /// Waiting requests, sorted by number. The oldest is usually the first to end.
     pub(crate) waiting: VecDeque<Waiting>,
-    /// The largest number among all these so far: whatever is above it is new, and need not be looked for.
+    /// The largest number so far. A larger number is new, so it needs no lookup.
     newest: u64,
 }
 
-/// A request that waits.
+/// A waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
     pub(crate) number: u64,
-    /// What was ahead of it when it queued, to be told again.
+    /// How many requests were ahead when it queued, for repeated answers.
     pub(crate) place: u32,
-    /// Its place in line; of several, the first.
+    /// Its place in the queue. For several locks, the first of them.
     pub(crate) queued: Place<Queued>,
 }
 
@@ -78,22 +78,22 @@ impl Keyed for Session {
 }
 
 impl Memory {
-    /// The client has seen all answers up to this number.
+    /// Records that the client has seen all answers up to this number.
     pub(crate) fn seen(&mut self, number: u64) {
         self.answers.forget(number);
         self.floor = self.floor.max(number);
     }
 
-    /// The client has seen the last answer to this number, which waited.
+    /// Records that the client has seen the final answer to this number, whose request waited.
     pub(crate) fn seen_one(&mut self, number: u64) {
         if let Ok(at) = self.late.binary_search_by_key(&number, |(answered, _)| *answered) {
             drop(self.late.remove(at));
         }
     }
 
-    /// What is to be said to a number that is not new.
+    /// Returns the answer to a number that is not new.
     pub(crate) fn repeat(&self, number: u64) -> Option<Outcome> {
-        // Numbers come in their order, but for what was sent again.
+        // Numbers arrive in order, except those of repeated requests.
         if number > self.newest.max(self.floor) { None } else { self.find(number) }
     }
 
@@ -121,7 +121,7 @@ impl Memory {
         Some(&mut self.waiting[at])
     }
 
-    /// How many last answers are kept.
+    /// Returns how many final answers are kept.
     pub(crate) fn kept(&self) -> usize {
         self.answers.len() + self.late.len()
     }
@@ -132,7 +132,7 @@ impl Memory {
         self.newest = self.newest.max(waiting.number);
     }
 
-    /// The last answer to a number.
+    /// Stores the final answer to a number.
     #[inline]
     pub(crate) fn keep(&mut self, number: u64, answer: Brief) {
         if number > self.newest {
@@ -143,7 +143,7 @@ impl Memory {
         }
     }
 
-    /// The last answer to a number that waited, or came after a larger one.
+    /// Stores the final answer to a number that waited, or that arrived after a larger one.
     #[inline(never)]
     fn keep_older(&mut self, number: u64, answer: Brief) {
         if let Ok(at) = self.waiting.binary_search_by_key(&number, |waiting| waiting.number) {
@@ -154,7 +154,7 @@ impl Memory {
         }
     }
 
-    /// The last answer to a number that waited.
+    /// Stores the final answer to a number that waited.
     pub(crate) fn keep_late(&mut self, number: u64, answer: Brief) {
         let at = self.late.partition_point(|(answered, _)| *answered < number);
         self.late.insert(at, (number, answer));

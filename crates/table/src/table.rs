@@ -1,7 +1,7 @@
-//! The table: what there is of everything, and how a command is carried out.
+//! The table's state, and how it applies a command.
 //!
-//! A command is carried out in four steps, always in this order: what it asks for is done and answered; requests that have become
-//! impossible by it are refused; the lines of all resources that it touched are served; holders are told who waits behind them.
+//! A command has four steps, always in this order. Its request is carried out and answered. Requests that can no longer be granted are
+//! refused. The queues of all touched resources are served. Holders are notified of requests that wait behind them.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -17,14 +17,14 @@ use crate::{
     SessionEnd, SessionId, SessionRefusal,
 };
 
-/// A lock manager, as a pure state machine.
+/// A lock manager as a pure state machine.
 #[derive(Debug)]
 pub struct Table {
     pub(crate) limits: Limits,
     pub(crate) rules: u32,
     pub(crate) now_ms: u64,
     pub(crate) last_token: u64,
-    /// The number of the request that queued last.
+    /// The order number of the request that queued last.
     pub(crate) last_order: u64,
     pub(crate) sessions: Arena<Session>,
     pub(crate) session_ids: Index<Session>,
@@ -36,37 +36,37 @@ pub struct Table {
     pub(crate) owner_ids: Index<Owner>,
     pub(crate) queued: Arena<Queued>,
     pub(crate) sets: Arena<Set>,
-    /// Resources that remember a start, by when it may be forgotten.
+    /// Resources with a recorded start, sorted by the time until which it is kept.
     pub(crate) starts: BTreeSet<(i64, LockName)>,
-    /// Where the last request's session is, if it is still open.
+    /// The place of the last request's session, if it is still open.
     pub(crate) last_session: Option<(SessionId, Place<Session>)>,
     pub(crate) work: Work,
 }
 
-/// What a command has left to do. Empty between commands; kept for its memory.
+/// The work that a command has left to do. Empty between commands, and kept for its allocations.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    /// Resources to be served.
+    /// Resources whose queues are to be served.
     pub(crate) serve: VecDeque<Place<Resource>>,
-    /// What has just queued, and was the first to want its mode.
+    /// Requests that have just queued in a mode that no other request waited for.
     pub(crate) wanting: Vec<(Place<Resource>, Place<Lock>, Mode)>,
-    /// What was just granted to holders that want to be told who waits.
+    /// New grants whose holders asked for notices.
     pub(crate) granted: Vec<GrantId>,
-    /// Owners for whose requests new ones to wait for have appeared, although they have not just queued; and the grant that
-    /// waits by itself since then, if that is why.
+    /// Owners whose waiting requests may now be part of a deadlock, although they have not just queued. With the grant whose request is no
+    /// longer tied, if that is the reason.
     pub(crate) recheck: Vec<(OwnerId, Option<GrantId>)>,
-    /// Observed resources whose holders have changed, some of them more than once.
+    /// Observed resources whose holders have changed. May contain duplicates.
     pub(crate) changed: Vec<Place<Resource>>,
 }
 
 impl Work {
-    /// Asked after every command, so with one comparison.
+    /// Whether no work is left. A single comparison, because every command asks.
     pub(crate) fn is_done(&self) -> bool {
         let Self { serve, wanting, granted, recheck, changed } = self;
         serve.len() + wanting.len() + granted.len() + recheck.len() + changed.len() == 0
     }
 
-    /// Somebody holds from now on, or in another mode.
+    /// Records that a lock was granted, or converted, for a holder that asked for notices.
     pub(crate) fn note_granted(&mut self, lock: &Lock) {
         if lock.notify {
             self.granted.push(lock.grant);
@@ -78,8 +78,8 @@ impl Table {
     /// The newest version of the rules that this crate knows.
     pub const RULES: u32 = 1;
 
-    /// An empty table. The seed is for its hash maps: nothing that a table does depends on it, and whoever chooses names should
-    /// not know it.
+    /// Creates an empty table. The seed is for its hash maps, and does not affect the table's decisions. Keep it secret from clients that
+    /// choose names.
     pub fn new(limits: Limits, seed: u64) -> Self {
         Self {
             limits,
@@ -103,7 +103,7 @@ impl Table {
         }
     }
 
-    /// Carries out a command, and appends what follows from it.
+    /// Applies a command, and appends its effects.
     #[inline(never)]
     pub fn apply(&mut self, command: Command, effects: &mut Vec<Effect>) {
         match command {
@@ -114,7 +114,7 @@ impl Table {
         }
     }
 
-    /// The commands that are rarer. Kept apart: all of them in one function make the common ones slower.
+    /// Applies the less frequent commands. Separate, because one large function makes the frequent ones slower.
     #[inline(never)]
     fn other_command(&mut self, command: Command, effects: &mut Vec<Effect>) {
         match command {
@@ -146,7 +146,7 @@ impl Table {
         self.finish(effects);
     }
 
-    /// What is the same for all commands. Most leave nothing to do.
+    /// Ends every command. Most leave no work to do.
     fn finish(&mut self, effects: &mut Vec<Effect>) {
         if !self.work.is_done() {
             self.do_rest(effects);
@@ -168,12 +168,12 @@ impl Table {
         self.tell_observers(effects);
     }
 
-    /// Looks at one owner again.
+    /// Checks one owner again for a deadlock.
     fn recheck(&mut self, effects: &mut Vec<Effect>) {
-        // By id: a session's locks end in an order that means nothing.
+        // Sorted by id, because the locks of a session end in an arbitrary order.
         self.work.recheck.sort_unstable_by(|a, b| b.cmp(a));
         let Some((owner, untied)) = self.work.recheck.pop() else { return };
-        // If it was settled or went away too, there is nobody new to wait for.
+        // If the request was settled or has ended meanwhile, it waits for no new owner.
         let waits = |grant| {
             let lock = self.grants.find(&self.locks, &grant).map(|lock| &self.locks[lock]);
             lock.is_some_and(|lock| lock.queued.is_some() && !lock.held)
@@ -185,7 +185,7 @@ impl Table {
         }
     }
 
-    /// The session of a request that is new. Any other is answered here.
+    /// Returns the session of a new request. Answers any other request, and returns `None`.
     fn admit(
         &mut self,
         session: SessionId,
@@ -236,7 +236,7 @@ impl Table {
         self.finish(effects);
     }
 
-    /// The requests that are rarer. Kept apart: all of them in one function make the common ones slower.
+    /// Carries out the less frequent requests. Separate, because one large function makes the frequent ones slower.
     #[inline(never)]
     fn other_request(
         &mut self,
@@ -260,7 +260,7 @@ impl Table {
         }
     }
 
-    /// A client's requests come one after the other: the session is most often that of the command before.
+    /// Returns the session of a request. Consecutive requests are often of one session, so the last one is cached.
     fn session_of_request(&mut self, session: SessionId) -> Option<Place<Session>> {
         match self.last_session {
             Some((id, place)) if id == session => Some(place),
@@ -303,21 +303,21 @@ impl Table {
         self.session_ids.find(&self.sessions, &id)
     }
 
-    /// A grant of this session that stands.
+    /// Returns the lock of a grant that this session holds.
     pub(crate) fn held(&self, session: Place<Session>, grant: GrantId) -> Result<Place<Lock>, Refusal> {
         let lock = self.grants.find(&self.locks, &grant);
         let stands = |lock: &Lock| lock.held && lock.is_of(session);
         lock.filter(|lock| stands(&self.locks[*lock])).ok_or(Refusal::NotHeld)
     }
 
-    /// The resource of this name, made if it is not there. If nothing comes of it, it must be [touched](Self::touch).
+    /// Returns the resource of this name, and creates it if it does not exist. A resource that stays unused must be [touched](Self::touch).
     pub(crate) fn resource(&mut self, name: &LockName) -> Place<Resource> {
         let hash = self.names.hash(name);
         let known = self.names.find_hashed(&self.resources, hash, name);
         known.unwrap_or_else(|| self.names.put_hashed(&mut self.resources, hash, Resource::new(name.clone())))
     }
 
-    /// Something has left a resource: it is served before the command is done, and forgotten if there is nothing to it.
+    /// Notes that a resource has changed: it is served before the command ends, or removed if it is idle.
     pub(crate) fn touch(&mut self, resource: Place<Resource>) {
         let here = &mut self.resources[resource];
         match &mut here.rest {
@@ -331,7 +331,7 @@ impl Table {
         }
     }
 
-    /// A resource that is idle.
+    /// Removes an idle resource.
     pub(crate) fn forget(&mut self, resource: Place<Resource>) {
         self.names.take(&mut self.resources, resource);
     }
@@ -341,7 +341,7 @@ impl Table {
         FencingToken::new(self.last_token)
     }
 
-    /// A lock that is neither held nor in line yet.
+    /// Adds a lock that is neither held nor queued yet.
     pub(crate) fn put_lock(&mut self, lock: Lock) -> Place<Lock> {
         let hash = self.grants.hash(&lock.grant);
         self.put_lock_hashed(hash, lock)
@@ -356,7 +356,7 @@ impl Table {
         place
     }
 
-    /// A lock is this holder's from now on.
+    /// Adds a lock to its holder's session and owner.
     pub(crate) fn join_holder(&mut self, holder: Holder, lock: Place<Lock>) {
         let session = &mut self.sessions[holder.session];
         session.locks.push(&mut self.locks, lock);
@@ -366,13 +366,13 @@ impl Table {
         }
     }
 
-    /// A lock that is over, and not in line any more. Its resource, which is to be [touched](Self::touch).
+    /// Removes a lock that is not queued. Returns its resource, which must be [touched](Self::touch).
     pub(crate) fn take_lock(&mut self, place: Place<Lock>) -> Place<Resource> {
         let found = self.grants.look_up_place(&self.locks, place);
         self.take_found(&found)
     }
 
-    /// As [`take_lock`](Self::take_lock), where it has just been looked up.
+    /// As [`take_lock`](Self::take_lock), for a lock that has just been looked up.
     pub(crate) fn take_found(&mut self, found: &Found<Lock>) -> Place<Resource> {
         let lock = self.grants.take_found(&mut self.locks, found);
         debug_assert!(lock.queued.is_none());
@@ -386,7 +386,7 @@ impl Table {
         lock.resource
     }
 
-    /// A lock that had these neighbours is not this holder's any more.
+    /// Removes a lock, which had these neighbours, from its holder's session and owner.
     pub(crate) fn leave_holder(&mut self, holder: Holder, of_session: &Links<Lock>, of_owner: &Links<Lock>) {
         let session = &mut self.sessions[holder.session];
         session.locks.close(&mut self.locks, of_session);
@@ -396,7 +396,7 @@ impl Table {
         }
     }
 
-    /// Puts a lock in line: at the end of the waiters, or of the conversions if it is held.
+    /// Queues a lock: behind the waiters, or, if it is held, behind the waiting conversions.
     pub(crate) fn enqueue(
         &mut self,
         lock: Place<Lock>,
@@ -409,7 +409,7 @@ impl Table {
         place
     }
 
-    /// Gives what is queued its place in the resource's line and among its owner's requests.
+    /// Adds a queued request to the resource's queue and to its owner's requests.
     pub(crate) fn stand_in_line(&mut self, place: Place<Queued>) {
         let (lock, mode) = (self.queued[place].lock, self.queued[place].mode);
         self.locks[lock].queued = Some(place);
@@ -429,7 +429,7 @@ impl Table {
         }
     }
 
-    /// Takes a lock out of line.
+    /// Removes a request from the queue.
     pub(crate) fn dequeue(&mut self, place: Place<Queued>) -> Queued {
         let (lock, mode) = (self.queued[place].lock, self.queued[place].mode);
         self.locks[lock].queued = None;
@@ -448,7 +448,7 @@ impl Table {
             rest.waiting_count -= 1;
         }
         let queued = self.queued.take(place);
-        // Who waited with this one waits by itself from now on, and perhaps for ever.
+        // A request that was tied to this one now waits by itself, perhaps in a deadlock.
         if !held
             && !queued.tied
             && let Some(owner) = owner
@@ -461,7 +461,7 @@ impl Table {
         queued
     }
 
-    /// The first place of an owner among those who wait for a resource, looked for where there is less to look through.
+    /// Returns an owner's first waiting request for a resource. Searches the shorter of the two lists.
     pub(crate) fn first_of(&self, owner: Party, resource: Place<Resource>) -> Option<Place<Queued>> {
         let rest = self.resources[resource].rest.as_ref()?;
         if rest.waiting_count < owner.lock_count(&self.owners) {
@@ -473,7 +473,7 @@ impl Table {
         })
     }
 
-    /// Notes down that a request waits.
+    /// Records in the session that a request waits.
     pub(crate) fn note_waiting(
         &mut self,
         session: Place<Session>,
@@ -484,22 +484,22 @@ impl Table {
         self.sessions[session].memory.wait(Waiting { number, place, queued });
     }
 
-    /// The limits.
+    /// Returns the limits.
     pub const fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The version of the rules that this table follows.
+    /// Returns the version of the rules that this table follows.
     pub const fn rules(&self) -> u32 {
         self.rules
     }
 
-    /// The table's time.
+    /// Returns the table's time.
     pub const fn now_ms(&self) -> u64 {
         self.now_ms
     }
 
-    /// The token of the last grant that took a new one.
+    /// Returns the token of the last grant that received a new one.
     pub const fn last_token(&self) -> FencingToken {
         FencingToken::new(self.last_token)
     }

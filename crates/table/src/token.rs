@@ -1,11 +1,11 @@
-//! The fencing token: what lets the storage refuse a holder that has not noticed that it lost the lock.
+//! The fencing token: storage uses it to refuse writes of a holder that has lost the lock without noticing.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Of two incompatible grants of a resource, the later has the larger token. Send it along with every write, and let
-/// whoever stores the data refuse a token that is smaller than the largest it has seen.
+/// A number that grows with the grants of a resource: of two incompatible grants, the later one has the larger token. Send the token with
+/// every write. The storage must refuse a token that is smaller than the largest it has seen.
 ///
 /// A re-entered grant keeps its token. Fencing is for [`Mode::Pw`](crate::Mode::Pw) and [`Mode::Ex`](crate::Mode::Ex).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// The token with this number: for engines, and for storage that reads one back.
+    /// Returns the token with this number: for engines, and for storage that reads one back.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// Its number, for storage.
+    /// Returns the token's number, for storage.
     pub const fn get(self) -> u64 {
         self.0
     }

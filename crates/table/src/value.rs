@@ -1,4 +1,4 @@
-//! The value block: up to 1 KiB that stays with a resource from holder to holder.
+//! The value block: up to 1 KiB that a resource keeps from holder to holder.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -6,23 +6,23 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// What the last writer left with the resource.
+/// The value of a resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Value {
-    /// The bytes; empty if nobody ever wrote any.
+    /// The bytes that were last written. Empty if no value was written.
     pub bytes: Bytes,
-    /// A holder that could have been about to write died. The bytes are the last ones that were written, and may not
-    /// be the last ones that were meant. The next write clears it.
+    /// A holder that could write expired or was broken after the last write. It may have had another value to write. The next write clears
+    /// this.
     pub in_doubt: bool,
 }
 
 impl Value {
-    /// The most bytes that a value may have: a checkpoint or an address, not a document.
+    /// The largest size of a value in bytes: enough for a checkpoint or an address, not for a document.
     pub const MAX_BYTES: usize = 1024;
 }
 
-/// A [`Value`] as answers carry it: shared, since each answer is also kept; and nothing at all where nobody wrote one, which is
-/// what most answers carry.
+/// A [`Value`] as answers carry it. It is shared, because the table keeps each answer too. It allocates nothing for a resource without a
+/// value, which is the common case.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Value", into = "Value")]
 pub struct SharedValue(Option<Arc<Value>>);
@@ -30,12 +30,12 @@ pub struct SharedValue(Option<Arc<Value>>);
 static NEVER_WRITTEN: Value = Value { bytes: Bytes::new(), in_doubt: false };
 
 impl SharedValue {
-    /// Whether nobody ever wrote one.
+    /// Whether no value was written.
     pub(crate) const fn is_default(&self) -> bool {
         self.0.is_none()
     }
 
-    /// The bytes may not be the last ones that were meant.
+    /// Marks the value as possibly out of date. Does nothing if there is no value.
     pub(crate) fn doubt(&mut self) {
         if let Some(value) = &mut self.0 {
             Arc::make_mut(value).in_doubt = true;

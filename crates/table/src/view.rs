@@ -1,4 +1,4 @@
-//! What can be seen of a table: for tools, for a leader that has just come, and for a client that reconnects. Nothing is decided by it.
+//! Read-only views of a table: for tools, for a new leader, and for a client that reconnects. The table decides nothing by them.
 
 use std::collections::BinaryHeap;
 
@@ -10,129 +10,129 @@ use crate::resource::Resource;
 use crate::table::Table;
 use crate::{CycleMember, FencingToken, GrantId, LockName, Mode, Outcome, OwnerId, SessionId, Value};
 
-/// A resource, with who holds it and who waits for it.
+/// A resource with its holders and waiters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceView {
     /// Its name.
     pub name: LockName,
-    /// Who holds it, in the order of the grants. Those who convert are here too, in their old mode.
+    /// The holders, in the order of their grants. A holder that waits for a conversion is listed in its old mode.
     pub holders: Vec<HolderView>,
-    /// Who waits for another mode, in line.
+    /// The waiting conversions, in queue order.
     pub converters: Vec<WaiterView>,
-    /// Who waits for it, in line behind those.
+    /// The waiting requests, in queue order, behind the conversions.
     pub waiters: Vec<WaiterView>,
-    /// What dead holders left standing, in the order of their grants.
+    /// The lock-delays of expired holders, in the order of their grants.
     pub delays: Vec<DelayView>,
     /// Its value.
     pub value: Value,
-    /// How long ago the last start was that it remembers.
+    /// How long ago the recorded start was.
     pub started_ago_ms: Option<u64>,
 }
 
-/// Somebody who holds a lock.
+/// A holder of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HolderView {
-    /// Which grant.
+    /// The grant.
     pub grant: GrantId,
-    /// Whose.
+    /// The owner.
     pub owner: OwnerId,
-    /// On whose life it hangs.
+    /// The session that keeps the grant alive.
     pub session: SessionId,
     /// The mode that is held.
     pub mode: Mode,
     /// The fencing token.
     pub token: FencingToken,
-    /// What the holder called itself.
+    /// The holder's label.
     pub label: Option<Label>,
-    /// Since when it is held, by the table's time.
+    /// When it was granted, by the table's time.
     pub since_ms: u64,
-    /// Its lock-delay.
+    /// The lock-delay if the session expires.
     pub lock_delay_ms: u64,
-    /// Whether its holder is told when somebody waits behind it.
+    /// Whether the holder is notified when a conflicting request waits behind it.
     pub notify: bool,
-    /// Whether an operator has asked it to let go.
+    /// Whether an operator has asked for its release.
     pub let_go: bool,
 }
 
-/// Somebody who waits.
+/// A waiting request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaiterView {
-    /// Which grant is to come of it, or to be converted.
+    /// The grant that the request is for, or that it converts.
     pub grant: GrantId,
-    /// For whom.
+    /// The owner.
     pub owner: OwnerId,
-    /// On whose life it hangs.
+    /// The session that keeps the request alive.
     pub session: SessionId,
     /// The number of the request.
     pub number: u64,
-    /// The mode that is wanted.
+    /// The requested mode.
     pub mode: Mode,
-    /// What it called itself.
+    /// The waiter's label.
     pub label: Option<Label>,
-    /// Since when it waits, by the table's time.
+    /// When it queued, by the table's time.
     pub since_ms: u64,
-    /// For how many locks the request waits, if it is for several at once.
+    /// How many locks the request is for.
     pub together: u32,
 }
 
-/// What a dead grant left standing.
+/// The lock-delay of an expired grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DelayView {
-    /// The dead grant.
+    /// The expired grant.
     pub grant: GrantId,
     /// The resource.
     pub name: LockName,
-    /// The mode that still stands.
+    /// The mode that is still unavailable to others.
     pub mode: Mode,
-    /// For how long in all.
+    /// The full length of the lock-delay.
     pub for_ms: u64,
-    /// Since when, by the table's time.
+    /// When it began, by the table's time.
     pub since_ms: u64,
 }
 
-/// A session, as a leader needs it.
+/// A session, for a leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionView {
-    /// Which.
+    /// The session's id.
     pub session: SessionId,
-    /// Its epoch: the one to expire it by.
+    /// Its epoch: an expiry must name it.
     pub epoch: u64,
-    /// How long it lives unheard of.
+    /// Its TTL.
     pub ttl_ms: u64,
-    /// What its client calls itself.
+    /// The client's label.
     pub label: Option<Label>,
     /// How many locks it holds or waits for.
     pub locks: u32,
 }
 
-/// A session with all that its client may have missed while it was not connected. A grant that the client knows and that is not
+/// A session with everything that its client may have missed while it was not connected. A grant that the client knows and that is missing
 /// here is lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionState {
-    /// Its epoch: the one to expire it by.
+    /// Its epoch: an expiry must name it.
     pub epoch: u64,
-    /// What it holds, by grant.
+    /// The locks it holds, by grant.
     pub held: Vec<HeldView>,
-    /// What it waits for, by the number of the request, and by grant.
+    /// The requests that wait, by number and then by grant.
     pub waiting: Vec<WaitingView>,
-    /// The last answers to requests that have waited, as far as they are not acknowledged, by number.
+    /// The final answers, not yet acknowledged, to requests that have waited. Sorted by number.
     pub settled: Vec<(u64, Outcome)>,
-    /// What it observes, by name.
+    /// The resources it observes, by name.
     pub observed: Vec<LockName>,
 }
 
-/// A lock of a session.
+/// A lock that a session holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldView {
     /// The resource.
     pub name: LockName,
     /// The grant.
     pub holder: HolderView,
-    /// The modes that others wait for and that conflict with this one, if the holder asked to be told of them.
+    /// The waiting modes that conflict with this one, if the holder asked for notices.
     pub wanted: Vec<Mode>,
 }
 
-/// A lock or another mode that a session waits for.
+/// A lock or a mode that a session waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingView {
     /// The resource.
@@ -141,38 +141,38 @@ pub struct WaitingView {
     pub waiter: WaiterView,
 }
 
-/// One step of the chain that a waiter waits in.
+/// One step in the chain of requests that a waiter waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Who waits, for what.
+    /// The request that waits, and what it waits for.
     pub waiter: CycleMember,
-    /// For whom: the first of them.
+    /// The first thing it waits for.
     pub behind: Behind,
 }
 
-/// Why somebody waits.
+/// Why a request waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Behind {
-    /// Somebody holds the resource in a conflicting mode.
+    /// The resource is held in a conflicting mode.
     Holder(HolderView),
-    /// Somebody is ahead in line.
+    /// Another request is ahead in the queue.
     Ahead(CycleMember),
-    /// A dead holder's delay is not over.
+    /// A lock-delay is not over.
     Delay(DelayView),
-    /// Nobody but its own owner: it waits at another of several locks, or together with another request that is further ahead.
+    /// No other owner: the request waits at another of its locks, or another request of its owner is further ahead.
     Itself,
 }
 
 impl Table {
-    /// What there is to a name; nothing, if the table does not know it.
+    /// Returns a resource, or `None` if the table does not know the name.
     pub fn inspect(&self, name: &LockName) -> Option<ResourceView> {
         Some(self.resource_view(self.names.find(&self.resources, name)?))
     }
 
-    /// A page of a list: the first `limit` resources behind `after` whose names start with `prefix` and that somebody holds, delays
-    /// or waits for, in the order of their names. A page that is not full is the last. Looks at every resource.
+    /// Returns a page of a list: the first `limit` resources after `after` whose names start with `prefix`, in the order of their names. A
+    /// resource is listed if it has a holder, a lock-delay or a waiting request. A page that is not full is the last. Reads every resource.
     pub fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Vec<ResourceView> {
-        // The first ones so far, the last of them on top.
+        // The first names so far. The heap's top is the last of them.
         let mut page = BinaryHeap::new();
         for place in self.resources.places() {
             let resource = &self.resources[place];
@@ -192,7 +192,7 @@ impl Table {
         page.into_sorted_vec().into_iter().filter_map(|name| self.inspect(name)).collect()
     }
 
-    /// A session, looked up with all that belongs to it.
+    /// Returns a session with its locks, requests and answers.
     pub fn session_state(&self, session: SessionId) -> Option<SessionState> {
         let session = &self.sessions[self.session(session)?];
         let (mut held, mut waiting) = (Vec::new(), Vec::new());
@@ -225,8 +225,9 @@ impl Table {
         })
     }
 
-    /// The chain that a waiter waits in: for whom, and for whom that one waits, until one who waits for nobody, or who was met
-    /// before. Of several that a request waits for, the first is followed: a holder, or else who is first in line.
+    /// Returns the chain of requests behind this one: what it waits for, what that request waits for, and so on. The chain ends at an owner
+    /// that does not wait, or at a request that was already met. If a request waits for several, the chain follows a holder first, or else
+    /// the request at the head of the queue.
     pub fn waits_for(&self, grant: GrantId) -> Vec<Link> {
         let (mut chain, mut met) = (Vec::new(), Vec::new());
         let lock = self.grants.find(&self.locks, &grant);
@@ -242,7 +243,7 @@ impl Table {
         chain
     }
 
-    /// All sessions, by id.
+    /// Returns all sessions, by id.
     pub fn sessions(&self) -> Vec<SessionView> {
         let mut all: Vec<_> = self
             .sessions
@@ -262,7 +263,7 @@ impl Table {
         all
     }
 
-    /// All delays, by grant. Looks at every lock.
+    /// Returns all lock-delays, by grant. Reads every lock.
     pub fn delays(&self) -> Vec<DelayView> {
         let places = self.locks.places().filter(|place| self.locks[*place].holder.is_none());
         let mut all: Vec<_> = places.map(|place| self.delay_view(place)).collect();

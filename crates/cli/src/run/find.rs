@@ -1,4 +1,4 @@
-//! Finds the program before the lock is waited for: perhaps for an hour, and for nothing; and before a turn is used up.
+//! Checks the program before the wait for the lock and before a start is recorded, so that neither is wasted on a missing program.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -10,7 +10,7 @@ use rustix::fs::{Access, AtFlags};
 
 use crate::exit::{self, Failure};
 
-/// Says what is wrong with a program, if it could not be run.
+/// Returns an error if the program cannot be executed.
 pub(super) fn program(program: &OsStr) -> Result<(), Failure> {
     let shown = program.to_string_lossy();
     if program.as_encoded_bytes().contains(&b'/') {
@@ -33,16 +33,16 @@ pub(super) fn program(program: &OsStr) -> Result<(), Failure> {
     Err(Failure::new(exit::NOT_FOUND, message))
 }
 
-/// Whether this user may run it.
+/// Whether this user may execute the file.
 fn is_executable(path: &Path) -> bool {
     let may = || rustix::fs::accessat(rustix::fs::CWD, path, Access::EXEC_OK, AtFlags::EACCESS);
     path.is_file() && may().is_ok()
 }
 
-/// A script's first line may name an interpreter that is not there.
+/// Checks that the interpreter in a script's first line exists.
 fn interpreter(script: &Path) -> Result<(), Failure> {
     let mut start = Vec::new();
-    // What cannot be read may still be run, and is no script.
+    // An unreadable file may still be executable, and is not a script.
     let read = File::open(script).and_then(|file| file.take(256).read_to_end(&mut start));
     let Some(line) = start.strip_prefix(b"#!").filter(|_| read.is_ok()) else { return Ok(()) };
     let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();

@@ -1,4 +1,4 @@
-//! The front: the process that the caller started. It has the lock, and gives it back when the command is gone.
+//! The front: the process that the caller started. It holds the lock, and releases it after the command has ended.
 
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
@@ -30,25 +30,25 @@ pub(super) struct Front {
     pub(super) socket: UnixStream,
 }
 
-/// How it all ended.
+/// The result of a run.
 struct Finish {
     code: u8,
-    /// The keyboard's signal that ended it, if one did.
+    /// The keyboard's signal that ended the run, if one did.
     keyboard: Option<(Signal, Whom)>,
     leave: Leave,
 }
 
-/// Whether the process waits for the engine before it ends.
+/// Whether the process waits for the engine before it exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leave {
     WhenClosed,
     AtOnce,
 }
 
-/// How waiting for something ended.
+/// The result of an interruptible wait.
 enum Waited<T> {
     Got(T),
-    /// A signal ended it.
+    /// A signal ended the wait.
     Interrupted(Came),
 }
 
@@ -75,9 +75,9 @@ impl Front {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::system("no runtime", error))?;
         let finish = runtime.block_on(self.go());
-        // A lookup of a host that the name server does not answer is not waited for.
+        // Does not wait for a pending lookup of a host name.
         runtime.shutdown_background();
-        // The socket is closed, so it ends; and whoever is our parent may not be one that waits for it.
+        // The minder ends, because the socket is closed. It is reaped here, because the process that would inherit it might not do so.
         let _ = rustix::process::waitpid(Some(minder), WaitOptions::empty());
         let finish = finish?;
         if let Some((signal, whom)) = finish.keyboard {
@@ -95,9 +95,9 @@ impl Front {
         };
         let attempt = Attempt { job: &job, client: &client, terminal, minder, socket: &socket };
         let finish = attempt.run(&mut signals).await;
-        // Every way that begins with a connection ends here: what was begun at the engine is undone before the process ends.
+        // Every path after a successful connection ends here: requests at the engine are undone before the process exits.
         if !matches!(finish, Ok(Finish { leave: Leave::AtOnce, .. })) {
-            // Signals do not end this: a terminal that is closed sends two of them.
+            // Signals do not interrupt this, because a terminal that is closed sends two of them.
             let closed = tokio::time::timeout(CLOSE_LIMIT, client.close()).await;
             if job.talk >= Talk::Verbose && !matches!(closed, Ok(Ok(()))) {
                 let message = "the engine has not confirmed that it has forgotten this run's request for";
@@ -108,7 +108,7 @@ impl Front {
     }
 }
 
-/// All that is done with a client: the wait for the lock, the command, the release.
+/// One use of a client: the wait for the lock, the command, and the release.
 struct Attempt<'a> {
     job: &'a Job,
     client: &'a Client,
@@ -157,7 +157,7 @@ impl Attempt<'_> {
         if let Ok(code) = tokio::time::timeout(RELEASE_PATIENCE, &mut handing_back).await {
             return Ok(Finish { keyboard, ..Finish::code(code?) });
         }
-        // The engine does not answer. A signal ends the wait for it.
+        // The engine does not answer. A signal ends the wait.
         match interruptible(signals, handing_back).await {
             Waited::Got(code) => Ok(Finish { keyboard, ..Finish::code(code?) }),
             Waited::Interrupted(_) => {
@@ -174,14 +174,14 @@ impl Attempt<'_> {
     }
 }
 
-/// How long closing the client may take: only an engine that does not answer takes as long.
+/// The longest time to close the client. Only an engine that does not answer takes as long.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// So long a release may take before a signal ends the waiting for it.
+/// How long a release may take before a signal can end the wait for it.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A panic must not run destructors: a guard that is dropped gives the lock back, and the command may still run. If this process just dies,
-/// the minder ends the command first.
+/// Aborts on a panic, without running destructors: dropping a guard would release the lock while the command may still run. If this process
+/// dies, the minder first ends the command.
 fn never_unwind() {
     std::panic::set_hook(Box::new(|panic| {
         say(format!("this should not have happened, please report it: {panic}"));
@@ -201,7 +201,7 @@ fn already_run(job: &Job, ago: Duration) -> u8 {
     once.already_run
 }
 
-/// Waits for something, or for a signal that ends the waiting.
+/// Waits for a future, or for a signal that ends the wait.
 async fn interruptible<T>(signals: &mut Heard, what: impl Future<Output = T>) -> Waited<T> {
     let mut what = pin!(what);
     loop {
@@ -217,7 +217,7 @@ async fn interruptible<T>(signals: &mut Heard, what: impl Future<Output = T>) ->
     }
 }
 
-/// Why the lock was lost before the command had ended by itself, if it was.
+/// Returns why the lock was lost before the command ended by itself, if it was.
 fn why_lost(job: &Job, held: &Held, Ended { end, lost, .. }: &Ended) -> Option<String> {
     match (end.why, held.guard().state()) {
         (Why::Deadline, GuardState::Held) if job.max_hold.is_some() => Some(reason_text(LostReason::MaxHold)),
@@ -227,7 +227,7 @@ fn why_lost(job: &Job, held: &Held, Ended { end, lost, .. }: &Ended) -> Option<S
     }
 }
 
-/// Releases, and says how it all went.
+/// Releases the lock, and reports the result of the run.
 async fn hand_back(job: &Job, held: Held, end: End, lost: Option<String>) -> Result<u8, Failure> {
     let name = job.title();
     if job.talk >= Talk::Verbose && !end.left.is_empty() {
@@ -259,7 +259,7 @@ async fn hand_back(job: &Job, held: Held, end: End, lost: Option<String>) -> Res
     Ok(end.code)
 }
 
-/// Why it was lost, in the words of the command line.
+/// Returns the reason of a loss, in terms of the command line.
 fn reason_text(reason: LostReason) -> String {
     match reason {
         LostReason::MaxHold => "it was held for as long as --max-hold allows".to_owned(),
@@ -267,9 +267,9 @@ fn reason_text(reason: LostReason) -> String {
     }
 }
 
-/// The command has done its work, and something is to be said about the lock.
+/// A problem with the lock after the command has ended.
 enum Unreleased {
-    /// It was lost before the run could be recorded.
+    /// The lock was lost before the run could be recorded.
     Lost(Lost),
     InDoubt(String),
 }

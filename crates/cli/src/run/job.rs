@@ -1,4 +1,4 @@
-//! What is to be done, and how the lock for it is got.
+//! The job of a run, and how it acquires its lock.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -17,16 +17,16 @@ use crate::config::{Config, Engine};
 use crate::exit::{self, Failure};
 use crate::{Connect, duration, say};
 
-/// What is to be done.
+/// The job of a run.
 pub(super) struct Job {
     pub(super) name: LockName,
     mode: Mode,
     wait: Wait,
-    /// When the run began: the time to connect is part of the time to wait.
+    /// The start of the run. The time to connect counts as a part of the wait.
     pub(super) began: BootTime,
     ttl: Duration,
     pub(super) max_hold: Option<Duration>,
-    /// How long before the end of the lock the command is told to end.
+    /// How long before the end of the lock the command is asked to end.
     pub(super) grace: Duration,
     label: String,
     pub(super) once: Option<Once>,
@@ -35,7 +35,7 @@ pub(super) struct Job {
     pub(super) around: Around,
 }
 
-/// Only once in a period.
+/// The settings of a job that runs once in a period.
 pub(super) struct Once {
     pub(super) period: Duration,
     spread: Option<Duration>,
@@ -43,7 +43,7 @@ pub(super) struct Once {
     pub(super) already_run: u8,
 }
 
-/// How much is said.
+/// The verbosity of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Talk {
     Errors,
@@ -52,10 +52,10 @@ pub(super) enum Talk {
     Everything,
 }
 
-/// Below this there is no time to end a command in.
+/// The shortest time of a lock. A shorter one leaves no time to end a command.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// How long connecting may take with `--no-wait`.
+/// The longest time to connect with `--no-wait`.
 const NO_WAIT_CONNECT: Duration = Duration::from_secs(3);
 
 impl Job {
@@ -68,7 +68,7 @@ impl Job {
             Some(limit) => Wait::For(limit),
             None => Wait::Forever,
         };
-        // Not its arguments: they may be secret, and the label is for everybody to see.
+        // Without the arguments: they may be secret, and the label is public.
         let program = std::path::Path::new(&args.command[0]).file_name().unwrap_or(&args.command[0]);
         let label = args.label.or(config.label).unwrap_or_else(|| program.to_string_lossy().into_owned());
         let once = args.once_per.map(|period| Once {
@@ -98,7 +98,7 @@ impl Job {
         })
     }
 
-    /// The lock's name, as messages show it.
+    /// Returns the lock's name as messages show it.
     pub(super) fn title(&self) -> Cow<'_, str> {
         say::short(&self.name)
     }
@@ -121,7 +121,7 @@ impl Job {
         Ok(connected?)
     }
 
-    /// How long to wait for the lock from now on.
+    /// Returns the remaining time to wait for the lock.
     fn wait_left(&self) -> Wait {
         match self.wait {
             Wait::For(limit) => Wait::For(limit.saturating_sub(BootTime::now().since(self.began))),
@@ -132,12 +132,12 @@ impl Job {
     fn request(&self, client: &Client) -> LockRequest {
         let place = client.engine().place();
         let request = match self.around.owner_of(&place, &self.name) {
-            // Where that cannot be done, it would wait for the run around it, and that for its command.
+            // Without shared owners, this run would wait for the run around it, which waits for this run.
             Some(owner) => client.owner_with_id(owner).lock(&self.name).require(Capability::SharedOwners),
             None => client.owner().lock(&self.name),
         };
         let request = request.mode(self.mode).ttl(self.ttl).wait(self.wait_left()).label(&self.label);
-        // Whatever ends it: not before the command is gone.
+        // A lost lock is kept until the command has ended, whatever the reason of the loss.
         let request = request.when_lost(WhenLost::Keep);
         match self.max_hold {
             Some(most) => request.max_hold(most),
@@ -145,7 +145,7 @@ impl Job {
         }
     }
 
-    /// Gets the lock, or the turn.
+    /// Acquires the lock, or the turn.
     pub(super) async fn get(&self, client: &Client) -> Result<Got, NotGot> {
         let request = self.request(client);
         let Some(once) = &self.once else {
@@ -162,13 +162,13 @@ impl Job {
     }
 }
 
-/// The longest grace in a lock that lives so long: a renewal comes every third of it, and one that is late by less than another third is no
-/// reason to end anything.
+/// Returns the longest grace for a lock with this TTL. A renewal is sent every third of the TTL. If it is late by less than another third,
+/// the command need not end.
 pub(super) fn longest_grace(lives: Duration) -> Duration {
     lives / 3
 }
 
-/// How long before the end of a lock its command is told to end.
+/// Returns how long before the end of a lock its command is asked to end.
 fn grace(given: Option<Duration>, ttl: Duration, max_hold: Option<Duration>) -> Result<Duration, Failure> {
     const LONGEST: Duration = Duration::from_secs(10);
     let whole = max_hold.map_or(ttl, |most| most.min(ttl));
@@ -193,13 +193,13 @@ fn grace(given: Option<Duration>, ttl: Duration, max_hold: Option<Duration>) -> 
     Ok(grace)
 }
 
-/// How asking for it ended.
+/// The result of a successful request.
 pub(super) enum Got {
     Held(Held),
     AlreadyRun { ago: Duration },
 }
 
-/// What is held.
+/// The held lock.
 pub(super) enum Held {
     Lock(Guard),
     Turn(Run),
@@ -214,14 +214,14 @@ impl Held {
     }
 }
 
-/// Why there is nothing to run under.
+/// Why no lock was acquired.
 pub(super) enum NotGot {
     Lock(AcquireError),
     Turn(OncePerError),
 }
 
 impl NotGot {
-    /// The failure, with the name of who holds it, if somebody does.
+    /// Returns the failure, with the name of a holder if there is one.
     pub(super) async fn or_who_holds(self, client: &Client, job: &Job) -> Failure {
         let error = match self {
             Self::Lock(error) | Self::Turn(OncePerError::Acquire(error)) => error,
@@ -229,7 +229,7 @@ impl NotGot {
         };
         let how = match (&error, job.wait) {
             (AcquireError::Busy { .. }, _) => "is not free".to_owned(),
-            // The error says how long the engine waited, which is less by the time that connecting took.
+            // The error contains the wait at the engine, which is shorter by the time to connect.
             (AcquireError::TimedOut { .. }, Wait::For(limit)) => {
                 format!("did not become free within {}", duration::text(limit))
             }

@@ -1,12 +1,12 @@
-//! The minder: the second process of `tenure run`, the parent of the command.
+//! The minder: the second process of `tenure run`, and the parent of the command.
 //!
-//! It is forked before there are threads and lives for one thing: **the command and all below it are gone before anybody else can get the
-//! lock.** It ends them when the front says that the lock is lost, when the deadline that the front last gave it comes
-//! near (also if the front is stopped, or hangs), and when the front is gone, however it went. It keeps descriptors that keep the
-//! lock, so that the kernel does not free it before the minder itself ends.
+//! It is forked before any thread is started. It has one task: **the command and all its descendants have ended before the lock can be
+//! granted again.** It ends them in three cases: when the front reports that the lock is lost, when the last deadline from the front comes
+//! near (even if the front is stopped or hangs), and when the front has ended for any reason. It keeps descriptors that hold the lock, so
+//! that the kernel does not free the lock before the minder itself ends.
 //!
-//! Should the minder be killed, the kernel kills the command (its parent-death signal, which a setuid program does not have), and the
-//! front what is below it.
+//! If the minder is killed, the kernel kills the command by its parent-death signal, which a setuid program does not have. The front kills
+//! the command's descendants.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -27,10 +27,10 @@ use super::tree::{self, Reaped};
 use crate::exit;
 use crate::say::say;
 
-/// What the minder knows from before the fork.
+/// The minder's data from before the fork.
 pub(super) struct Setup {
     pub(super) command: Vec<OsString>,
-    /// Whether the command leads a process group of its own: not inside of another run.
+    /// Whether the command leads a new process group. Not inside another run.
     pub(super) own_group: bool,
     pub(super) first_mask: FirstMask,
     pub(super) terminal: Option<Terminal>,
@@ -44,30 +44,30 @@ struct Minder {
     limits: Option<Limits>,
     grace: Duration,
     why: Why,
-    /// Whether somebody asked the command to end: then what it leaves behind is ended too.
+    /// Whether the command was asked to end. Then its remaining descendants are ended too.
     asked_to_end: bool,
-    /// Whether there may be more children to wait for, of which nothing more will be heard.
+    /// Whether more ended children may exist, for which no further SIGCHLD will arrive.
     more_to_reap: bool,
 }
 
-/// The command that is minded.
+/// The command.
 struct Minded {
     pid: Pid,
-    /// Its group, if that is its own, for as long as its number is surely not somebody else's.
+    /// The command's own process group, if it has one, as long as its number cannot have been reused.
     group: Option<Pid>,
     ended: Option<WaitStatus>,
-    /// When what it left is killed.
+    /// When the remaining descendants are killed.
     left_until: Option<BootTime>,
-    /// When what was killed is killed again, should it not be gone.
+    /// When surviving processes are killed again.
     kill_again: Option<BootTime>,
 }
 
-/// Does all of it, and returns the minder's exit code.
+/// Runs the minder, and returns its exit code.
 pub(super) fn mind(socket: UnixStream, setup: Setup) -> u8 {
-    // So that `ps` tells them apart.
+    // Distinguishes the two processes in `ps`.
     let _ = rustix::thread::set_name(c"tenure-minder");
     if setup.own_group {
-        // What is sent to the front's group, such as a shell's `kill -9 %1`, is not for the minder.
+        // The minder must not get signals to the front's group, such as a shell's `kill -9 %1`.
         let _ = rustix::process::setpgid(None, None);
     }
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
@@ -99,7 +99,7 @@ impl Minder {
             while self.signals.next().is_some() {}
             if heard {
                 let Ok(orders) = self.front.receive::<Order>() else {
-                    // The front is gone. Whatever keeps the lock is open here until the last of them is.
+                    // The front has ended. The descriptors that hold the lock remain open here until the last process has ended.
                     if let Some(minded) = &self.command {
                         end_tree(minded.group);
                     }
@@ -116,25 +116,25 @@ impl Minder {
         }
     }
 
-    /// Reports the end, and stays until the front has released the lock.
+    /// Reports the end, and waits until the front has released the lock.
     fn hand_over(mut self, end: End) -> u8 {
         let mut hears = order::send(&self.front.socket, &Report::Ended(end), &[], Patience::Wait).is_ok();
         while hears {
             hears = self.front.receive::<Order>().is_ok();
         }
-        // It has released, and this does nothing; or it died before it could, and what the command left running has the lock's
-        // descriptors too, and would keep it.
+        // If the front has released, this does nothing. If it died before, processes that the command left running have inherited the
+        // lock's descriptors, and would keep the lock.
         self.front.unlock_kept();
         exit::OK
     }
 
-    /// Waits until there is something to do; whether the front said something, or is gone.
+    /// Waits for the next event. Returns whether the front has sent something or ended.
     fn wait(&self) -> bool {
         let mut polled = [
             PollFd::new(&self.front.socket, PollFlags::IN),
             PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
         ];
-        // Timers do not count suspend, so it never sleeps for long when there is something to come.
+        // Timers do not count the time of a suspend, so every wait is short while a time is due.
         let pause = self.next_due().map(|due| due.since(BootTime::now()).min(Duration::from_secs(1)));
         let pause = pause.map(|pause| Timespec {
             tv_sec: pause.as_secs().cast_signed(),
@@ -168,7 +168,7 @@ impl Minder {
                 }
             }
             Order::Continue { terminal } => {
-                // Not after the deadline.
+                // A command is not continued after its deadline.
                 self.keep_the_time();
                 if let (true, Some(minded), Some(tty)) = (terminal, &self.command, &self.setup.terminal) {
                     tty.give(minded.pid);
@@ -193,7 +193,7 @@ impl Minder {
             Ok(Fork::Parent(pid)) => {
                 let pid = Pid::from_raw(pid).expect("the number of a process is not zero");
                 if self.setup.own_group {
-                    // Here and in the child, since either may be the first to rely on it.
+                    // Done here and in the child, because either may be the first to depend on it.
                     let _ = rustix::process::setpgid(Some(pid), Some(pid));
                 }
                 let group = self.setup.own_group.then_some(pid);
@@ -205,16 +205,16 @@ impl Minder {
         self.report(&report);
     }
 
-    /// Tells the front, unless that does not listen: a front that is stopped must not stop us.
+    /// Sends a report to the front without waiting: a stopped front must not block the minder.
     fn report(&self, report: &Report) {
         let _ = order::send(&self.front.socket, report, &[], Patience::None);
     }
 
-    /// In the child: becomes the command, or says why not.
+    /// In the child: executes the command, or returns the exit code of the failure.
     fn become_the_command(&self, minder: Pid, start: &Start) -> u8 {
         let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
         if rustix::process::getppid() != Some(minder) {
-            // It died before that could take effect.
+            // The minder died before the death signal was set.
             return exit::of_signal(Signal::KILL.as_raw());
         }
         if self.setup.own_group {
@@ -238,7 +238,8 @@ impl Minder {
         if error.kind() == std::io::ErrorKind::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE }
     }
 
-    /// Sends the command a signal: its whole group, if that is its own; else, if it asks to end, all that is below us.
+    /// Sends the command a signal: to its whole group if it has its own. Otherwise, a signal that asks to end goes to all descendants, and
+    /// any other to the command only.
     fn signal(&self, signal: Signal) {
         let Some(Minded { pid, group, ended, .. }) = self.command else { return };
         if let Some(group) = group {
@@ -250,7 +251,7 @@ impl Minder {
         }
     }
 
-    /// Kills everything, and goes on with it until it is gone.
+    /// Kills all processes, and repeats that until none is left.
     fn kill(&mut self) {
         if let Some(minded) = &mut self.command {
             tree::kill_below(minded.group);
@@ -258,7 +259,7 @@ impl Minder {
         }
     }
 
-    /// Does what is due by now.
+    /// Does what is due now.
     fn keep_the_time(&mut self) {
         let Some(minded) = &self.command else { return };
         let now = BootTime::now();
@@ -271,7 +272,7 @@ impl Minder {
             self.why = Why::Deadline;
             self.asked_to_end = true;
             self.signal(Signal::TERM);
-            // A command that is stopped could not hear it.
+            // A stopped command could not handle the signal.
             self.signal(Signal::CONT);
         }
         if kill_due {
@@ -279,10 +280,10 @@ impl Minder {
         }
     }
 
-    /// Waits for what has ended; how it all ended, once it has.
+    /// Reaps ended children. Returns the end of the command once everything has ended.
     fn look_at_children(&mut self) -> Option<End> {
         let mut found = Reaped::Nothing;
-        // Not without end: there may be a deadline to keep.
+        // Limited, because a deadline may have to be kept.
         for _ in 0..REAPED_AT_ONCE {
             found = tree::reap();
             let Reaped::Child(pid, status) = found else { break };
@@ -297,7 +298,7 @@ impl Minder {
             let left = if all_gone { Vec::new() } else { left_running() };
             return Some(End::new(status, self.why, self.asked_to_end, left));
         }
-        // What it had started is told too, wherever it is, and has a while for it, and not more.
+        // The descendants are asked to end too, and are killed after the grace.
         if minded.left_until.is_none() {
             minded.left_until = Some(BootTime::now() + self.grace);
             tree::signal_below(Signal::TERM);
@@ -314,22 +315,22 @@ impl Minder {
             }
             _ => {
                 minded.ended = Some(status);
-                // It has been waited for. Who else is in the group is below us, too.
+                // The command has been reaped. The other members of its group are descendants of the minder.
                 minded.group = None;
             }
         }
     }
 }
 
-/// So many children are waited for before the time is looked at again.
+/// The number of children that are reaped before the time is checked again.
 const REAPED_AT_ONCE: usize = 64;
 
-/// Between two tries to kill what does not die.
+/// The pause between two attempts to kill surviving processes.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
 
-/// Kills a group and everything below this process, and returns when nothing is left: for a subreaper.
+/// Kills a group and all descendants of this process, and returns when none is left. The caller must be a subreaper.
 pub(super) fn end_tree(group: Option<Pid>) {
-    // Only the first time: when its leader has been waited for, its number may become somebody else's.
+    // Only once: after its leader has been reaped, the group's number may be reused.
     tree::kill_below(group);
     loop {
         for _ in 0..REAPED_AT_ONCE {
@@ -346,18 +347,18 @@ pub(super) fn end_tree(group: Option<Pid>) {
     }
 }
 
-/// What the command left running.
+/// Returns the processes that the command left running.
 fn left_running() -> Vec<i32> {
     let below = tree::descendants(rustix::process::getpid());
     below.iter().filter(|process| !process.is_zombie).map(|process| process.pid.as_raw_pid()).collect()
 }
 
-/// Whether a signal asks whoever gets it to end.
+/// Whether a signal asks its receiver to end.
 pub(super) fn asks_to_end(signal: i32) -> bool {
     [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].map(Signal::as_raw).contains(&signal)
 }
 
-/// Whether a signal ended it, or what it ran, as far as shells say so: then what else it started is to be ended too.
+/// Whether a signal ended the command, or, by the exit code of a shell, its child. Then all other descendants are ended too.
 fn was_interrupted(status: WaitStatus) -> bool {
     let code = status.exit_status().unwrap_or(0);
     status.signaled() || (code > 128 && asks_to_end(code - 128))

@@ -1,8 +1,8 @@
-//! `tenure run`: takes the lock, runs the command, releases.
+//! `tenure run`: acquires the lock, runs the command, releases the lock.
 //!
-//! It is two processes. The **front**, which the caller started, waits for the lock, renews it and releases it, passes signals on, and exits as
-//! the command did. The [`minder`] is the command's parent and ends it in time. Each of them watches the other: whichever is killed, the
-//! command and all below it are gone before anybody else gets the lock.
+//! It has two processes. The **front**, which the caller started, acquires, renews and releases the lock, passes signals on, and exits as
+//! the command did. The [`minder`] is the command's parent and ends it in time. The two watch each other: if either is killed, the command
+//! and all its descendants end before the lock can be granted again.
 
 mod find;
 mod front;
@@ -38,7 +38,7 @@ pub(crate) fn run(args: RunArgs, config: Config, engine: Engine, connect: Connec
     let command = args.command.clone();
     let job = Job::new(args, config, engine)?;
 
-    // From here on signals are read, and from here to the fork there is one thread.
+    // From here on, signals are read. Until the fork there is only one thread.
     let (signals, first_mask) = signals::for_front()?;
     fork::ensure_waitable_children()
         .map_err(|error| Failure::system("children cannot be waited for", error))?;
@@ -53,7 +53,7 @@ pub(crate) fn run(args: RunArgs, config: Config, engine: Engine, connect: Connec
         Fork::Parent(pid) => {
             drop(theirs);
             let minder = Pid::from_raw(pid).expect("the number of a process is not zero");
-            // Should the minder be killed, what it minded becomes ours.
+            // If the minder is killed, this process inherits its descendants.
             let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
             Front { job, connect, signals, terminal: terminal(), minder, socket: ours }.run()
         }

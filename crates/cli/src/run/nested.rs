@@ -1,8 +1,8 @@
-//! A `tenure run` inside of another: which locks are held around it, and by whom.
+//! A `tenure run` inside another: finds the locks that are held around it, and their owners.
 //!
-//! The environment says so, and the environment is inherited further than a lock is held: by a daemon that was started under it, for
-//! instance. So each entry names the minder that holds, and counts only while that very process is an ancestor of ours. As a
-//! minder is a subreaper, it is one for exactly those who were started below it and still are.
+//! The environment lists them, but it may be inherited by processes that outlive the lock, such as a daemon. So each entry names the minder
+//! of its run, and is valid only while that process is an ancestor of this one. Because a minder is a subreaper, it is an ancestor of
+//! exactly the processes that were started below it and still are.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -11,7 +11,7 @@ use tenure::{LockName, OwnerId};
 
 use super::tree::Process;
 
-/// A line for each lock that is held around: `pid:started:place:owner:name`.
+/// One line for each lock that is held around: `pid:started:place:owner:name`.
 const VARIABLE: &str = "TENURE_HELD";
 
 /// The locks that are held around this process.
@@ -24,14 +24,14 @@ pub(super) struct Around {
 struct Held {
     minder: Pid,
     started: u64,
-    /// Where the locks are, as a hash: there is no need for others to read it.
+    /// A hash of the engine's place, which other processes need not read.
     place: u64,
     owner: OwnerId,
     name: LockName,
 }
 
 impl Around {
-    /// What the environment says, as far as it is still true.
+    /// Reads the environment, and keeps the entries that are still valid.
     pub(super) fn look() -> Self {
         let Ok(text) = std::env::var(VARIABLE) else { return Self::default() };
         let Some(me) = Process::find(rustix::process::getpid()) else { return Self::default() };
@@ -42,26 +42,26 @@ impl Around {
         Self { held: text.lines().filter_map(Held::parse).filter(is_around).collect() }
     }
 
-    /// Whether there is a run around this one, in whose process group it stays.
+    /// Whether this run is inside another one, and stays in its process group.
     pub(super) fn is_nested(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// The owner that holds this very lock around us. What it holds is entered again; any other lock is got as somebody of our
-    /// own, since two that run side by side inside of one run must exclude each other.
+    /// Returns the owner that holds this lock around this run: such a lock is re-entered. Any other lock gets a new owner, because two runs
+    /// inside one run must exclude each other.
     pub(super) fn owner_of(&self, place: &str, name: &LockName) -> Option<OwnerId> {
         let place = hash(place);
         self.held.iter().find(|held| held.place == place && held.name == *name).map(|held| held.owner)
     }
 
-    /// Whether what this process sends has reached the command below us too. The outermost minder sends to the whole process group;
-    /// the others to their own command, and what asks to end to everything below.
+    /// Whether a signal from this process has also reached the command of this run. The outermost minder signals the whole process group.
+    /// The other minders signal their own command, or, for a signal that asks to end, all their descendants.
     pub(super) fn reaches_all(&self, sender: u32, asks_to_end: bool) -> bool {
         let is_sender = |held: &Held| held.minder.as_raw_pid().cast_unsigned() == sender;
         self.held.first().is_some_and(is_sender) || (asks_to_end && self.held.iter().any(is_sender))
     }
 
-    /// The variable for the command of a run inside of all these.
+    /// Returns the variable for the command of this run.
     pub(super) fn with(
         &self,
         minder: Pid,
@@ -95,7 +95,7 @@ impl Held {
 }
 
 fn hash(place: &str) -> u64 {
-    // Its keys are fixed, so all processes of one version agree; those of another see a lock that they do not know.
+    // The keys are fixed, so all processes of one version agree. For another version, the lock is an unknown one.
     let mut hasher = DefaultHasher::new();
     place.hash(&mut hasher);
     hasher.finish()

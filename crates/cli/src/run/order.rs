@@ -1,7 +1,7 @@
-//! What the two processes of `tenure run` say to each other: the front gives orders, the minder reports.
+//! The protocol between the two processes of `tenure run`: the front sends orders, the minder sends reports.
 //!
-//! A line of JSON each, over a socket pair. With the order to start come descriptors that keep the lock, should the front die.
-//! When the socket ends, the other one is gone.
+//! Each message is a line of JSON over a socket pair. The order to start carries descriptors that keep the lock if the front dies. The end
+//! of the stream means that the other process has ended.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,18 +18,18 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tenure::clock::BootTime;
 
-/// From the front to the minder.
+/// A message from the front to the minder.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
     /// Start the command.
     Start(Start),
-    /// The deadline has moved.
+    /// The deadline has changed.
     Until(Option<Limits>),
-    /// Send the command this signal, which asks it to end or just tells it something.
+    /// Send the command this signal.
     Signal(i32),
-    /// Continue the command after it was stopped, and give it the terminal.
+    /// Continue the command after a stop. With `terminal`, give it the terminal first.
     Continue { terminal: bool },
-    /// The lock is lost: kill everything, now.
+    /// The lock is lost: kill all processes at once.
     Kill,
 }
 
@@ -37,13 +37,13 @@ pub(super) enum Order {
 pub(super) struct Start {
     pub(super) environment: Vec<(String, Option<String>)>,
     pub(super) limits: Option<Limits>,
-    /// How long what the command leaves behind may take to end, when it was asked to.
+    /// How long the command's remaining descendants may take to end after they were asked to.
     pub(super) grace: Duration,
-    /// Give it the terminal.
+    /// Whether the command gets the terminal.
     pub(super) terminal: bool,
 }
 
-/// When the command must be gone, in time since boot.
+/// The times by which the command must end, since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Limits {
     term_at: Duration,
@@ -51,10 +51,10 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// The least time between TERM and the deadline that is worth having.
+    /// The shortest useful time between SIGTERM and the deadline.
     pub(super) const SHORTEST_GRACE: Duration = Duration::from_millis(100);
 
-    /// KILL comes a quarter of the grace before the deadline, within these bounds, since it takes a moment.
+    /// The bounds of the time between SIGKILL and the deadline, which is a quarter of the grace. The processes need a moment to end.
     const KILL_AHEAD: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
     pub(super) fn before(deadline: BootTime, grace: Duration) -> Self {
@@ -62,7 +62,7 @@ impl Limits {
         Self { term_at: (deadline - grace).since_boot(), kill_at: (deadline - ahead).since_boot() }
     }
 
-    /// When the front does itself what the minder should have done: half-way between KILL and the deadline.
+    /// Returns when the front ends the command itself, if the minder has not: half-way between SIGKILL and the deadline.
     pub(super) fn take_over_at(self, deadline: BootTime) -> BootTime {
         self.kill_at() + deadline.since(self.kill_at()) / 2
     }
@@ -76,51 +76,51 @@ impl Limits {
     }
 }
 
-/// From the minder to the front.
+/// A message from the minder to the front.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Report {
-    /// The command runs, as this process.
+    /// The command runs as this process.
     Started { pid: i32 },
-    /// It could not be started.
+    /// The command could not be started.
     NotStarted { message: String },
-    /// It was stopped by this signal.
+    /// The command was stopped by this signal.
     Stopped { signal: i32 },
-    /// It has ended, and with it, unless it ended by itself, all that it had started.
+    /// The command has ended. Unless it ended by itself, all its descendants have ended too.
     Ended(End),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct End {
-    /// What shells say of it.
+    /// The exit code, as in shells.
     pub(super) code: u8,
-    /// The signal that ended it, if one did.
+    /// The signal that ended the command, if one did.
     pub(super) signal: Option<i32>,
     pub(super) why: Why,
-    /// Whether somebody asked it to end.
+    /// Whether the command was asked to end.
     pub(super) asked: bool,
-    /// What it left running, if it ended by itself.
+    /// The processes that it left running, if it ended by itself.
     pub(super) left: Vec<i32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Why {
-    /// By itself, or because somebody sent it a signal.
+    /// By itself, or after a signal from another process.
     ByItself,
-    /// The lock could not be kept: it was told to end before the deadline, or killed.
+    /// The lock could not be kept: the command was asked to end before the deadline, or killed.
     Deadline,
-    /// The front said that the lock is lost.
+    /// The front reported that the lock is lost.
     Lost,
 }
 
-/// Whether the sender may be held up by a receiver that does not read.
+/// Whether a receiver that does not read may block the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
     Wait,
-    /// An error, if the socket is full.
+    /// Fail if the socket is full.
     None,
 }
 
-/// Sends one message, which is far smaller than what a socket holds.
+/// Sends one message. A message is much smaller than the buffer of a socket.
 pub(super) fn send(
     socket: &UnixStream,
     message: &impl Serialize,
@@ -148,7 +148,7 @@ pub(super) fn send(
 pub(super) struct Channel {
     pub(super) socket: UnixStream,
     unread: Vec<u8>,
-    /// Descriptors that came along. They stay open until this is dropped, and are open in the command too.
+    /// The received descriptors. They are open until this is dropped, and inherited by the command.
     kept: Vec<OwnedFd>,
 }
 
@@ -159,13 +159,13 @@ impl Channel {
         Self { socket, unread: Vec::new(), kept: Vec::new() }
     }
 
-    /// The messages that have come whole; an error when the other end is gone.
+    /// Returns the complete messages. Fails if the other process has ended.
     pub(super) fn receive<M: DeserializeOwned>(&mut self) -> io::Result<Vec<M>> {
         let mut bytes = [0; 4096];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(Self::MOST_DESCRIPTORS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut buffers = [IoSliceMut::new(&mut bytes)];
-        // Without CMSG_CLOEXEC: what keeps the lock is handed on to the command.
+        // Without CMSG_CLOEXEC, because the command inherits the descriptors that keep the lock.
         let received =
             rustix::net::recvmsg(&self.socket, &mut buffers, &mut ancillary, RecvFlags::empty())?.bytes;
         for message in ancillary.drain() {
@@ -185,10 +185,10 @@ impl Channel {
         Ok(messages)
     }
 
-    /// Frees what the descriptors that came along keep locked, also if others have inherited them.
+    /// Unlocks the received descriptors, even if other processes have inherited them.
     pub(super) fn unlock_kept(&self) {
         for descriptor in &self.kept {
-            // What is not a lock file, such as a connection, is let go of with this process.
+            // A descriptor that is not a lock file, such as a connection, is closed when this process ends.
             let _ = rustix::fs::flock(descriptor, FlockOperation::Unlock);
         }
     }

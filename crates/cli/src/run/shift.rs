@@ -1,4 +1,4 @@
-//! The time during which the command runs: what the front tells the minder, and what it does about signals and the terminal.
+//! The front while the command runs: its orders to the minder, signals and the terminal.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -19,11 +19,11 @@ use super::terminal::Terminal;
 use crate::exit::{self, Failure};
 use crate::say::say;
 
-/// How the command ended, and whether the lock did before it.
+/// How the command ended, and whether the lock was lost before.
 pub(super) struct Ended {
     pub(super) end: End,
     pub(super) lost: Option<LostReason>,
-    /// The keyboard's signal that ended it, if one did, and who has not heard of it yet.
+    /// The keyboard's signal that ended the command, if one did, and its remaining receivers.
     pub(super) keyboard: Option<(Signal, Whom)>,
 }
 
@@ -31,24 +31,24 @@ pub(super) struct Shift<'a> {
     job: &'a Job,
     guard: &'a Guard,
     place: &'a str,
-    /// How long before the deadline the command is told to end.
+    /// How long before the deadline the command is asked to end.
     grace: Duration,
     signals: &'a mut Heard,
     terminal: Option<Terminal>,
     minder: Pid,
     socket: &'a UnixStream,
     reports: Lines<BufReader<tokio::net::UnixStream>>,
-    /// The command's process, once it runs.
+    /// The command's process, once it is running.
     command: Option<Pid>,
-    /// When the minder must have done what it should, or else we do.
+    /// When the front ends the command itself, if the minder has not.
     take_over_at: Option<BootTime>,
-    /// The last signal that the keyboard sent to our group.
+    /// The last signal from the keyboard to this process group.
     keyboard: Option<Signal>,
-    /// How often in a row the command wanted a terminal that is not ours, and we were not stopped for it.
+    /// How many times in a row the command wanted a terminal that this group does not have, and this process was not stopped for it.
     unstopped: u32,
 }
 
-/// So long after the order to kill the minder may take to report that all is gone. It takes a few milliseconds.
+/// The longest time until the minder reports that all processes are killed. A few milliseconds are usual.
 const KILL_LIMIT: Duration = Duration::from_millis(500);
 
 impl<'a> Shift<'a> {
@@ -84,7 +84,7 @@ impl<'a> Shift<'a> {
         })
     }
 
-    /// Has the command run, and says how it ended.
+    /// Runs the command, and returns how it ended.
     pub(super) async fn work(&mut self) -> Result<Ended, Failure> {
         let mut watch = self.guard.watch();
         self.guard.check().map_err(|lost| Failure::new(exit::NOT_GOT, format!("{lost}; nothing was run")))?;
@@ -116,14 +116,14 @@ impl<'a> Shift<'a> {
         Ok(Ended { end, lost: lost_reason, keyboard })
     }
 
-    /// The command's group, if that is its own.
+    /// Returns the command's own process group, if it has one.
     fn group(&self) -> Option<Pid> {
         self.command.filter(|_| !self.job.around.is_nested())
     }
 
     fn order(&mut self, order: &Order) {
         if order::send(self.socket, order, &[], Patience::None).is_err() {
-            // It does not read any more.
+            // The minder no longer reads.
             self.take_over_by(BootTime::now());
         }
     }
@@ -143,7 +143,7 @@ impl<'a> Shift<'a> {
         if let Some(terminal) = terminal {
             terminal.note_given();
         }
-        // Of what was asked for, an engine may grant less, and of that a margin is not to be believed in.
+        // An engine may grant a shorter lease than requested, and a safety margin is subtracted from it.
         if let Some(deadline) = deadline {
             self.grace = self.grace.min(longest_grace(deadline.since(BootTime::now())));
         }
@@ -158,7 +158,7 @@ impl<'a> Shift<'a> {
                 self.job.around.with(self.minder, self.place, owner, name),
             ]
             .into_iter()
-            // A run inside is to find the same locks, wherever it is.
+            // A run inside must find the same locks, in every working directory.
             .chain(self.job.engine.for_those_inside(self.place))
             .collect(),
             limits,
@@ -175,7 +175,7 @@ impl<'a> Shift<'a> {
         Ok(())
     }
 
-    /// Ends everything ourselves: as a subreaper we inherit what the minder had.
+    /// Ends all processes without the minder. As a subreaper, this process inherits the minder's descendants.
     fn take_over(&self, what: &str, why: Why) -> End {
         say(format!("{what}: the command is killed"));
         let _ = rustix::process::kill_process(self.minder, rustix::process::Signal::KILL);
@@ -184,7 +184,7 @@ impl<'a> Shift<'a> {
         End { code: exit::of_signal(signal), signal: Some(signal), why, asked: true, left: Vec::new() }
     }
 
-    /// A signal came for us: it is meant for the command too, unless that has got it already.
+    /// Passes a signal on to the command, unless the command has already received it.
     fn pass_on(&mut self, came: Came) {
         let around = &self.job.around;
         let asks_to_end = minder::asks_to_end(came.signal as i32);
@@ -194,7 +194,7 @@ impl<'a> Shift<'a> {
         if !went_to_all {
             self.order(&Order::Signal(came.signal as i32));
         }
-        // Inside of another run, the one around us minds the terminal. Else we stop when the command has.
+        // Inside another run, the outer one handles the terminal. Otherwise, this process stops after the command has stopped.
         if self.job.around.is_nested() && came.signal == Signal::SIGTSTP {
             signals::stop(Whom::Itself);
             if !went_to_all {
@@ -203,9 +203,9 @@ impl<'a> Shift<'a> {
         }
     }
 
-    /// The command has stopped. If that is job control, we do as it did, so that the shell sees its job stop.
+    /// Handles a stopped command. For job control, this process group stops too, so that the shell sees its job stop.
     fn stopped(&mut self, signal: i32) {
-        /// So often it may be chance.
+        /// The most attempts that may fail by chance.
         const UNSTOPPED: u32 = 3;
         let Some(terminal) = &self.terminal else { return };
         let wants_terminal = [Signal::SIGTTIN as i32, Signal::SIGTTOU as i32].contains(&signal);
@@ -218,15 +218,15 @@ impl<'a> Shift<'a> {
             let was_stopped = BootTime::now().since(before) > Duration::from_millis(10);
             self.unstopped = if was_stopped || !wants_terminal { 0 } else { self.unstopped + 1 };
             if self.unstopped > UNSTOPPED {
-                // There is no shell that could ever give it the terminal: the kernel does this to such a group.
+                // No shell can give the group the terminal. The kernel sends SIGHUP to such a group too.
                 self.order(&Order::Signal(Signal::SIGHUP as i32));
             }
             self.resume();
         }
     }
 
-    /// We were continued: so is the command, unless the minder finds that the deadline has passed. A signal that came while both were
-    /// stopped goes first: a shell's `kill %1` ends a stopped job that would only ask for the terminal, and stop again, when it is continued.
+    /// Continues the command after this process was continued, unless the deadline has passed. Signals that arrived during the stop are
+    /// passed on first. Otherwise a job that a shell's `kill %1` should end would be continued, ask for the terminal, and stop again.
     fn resume(&mut self) {
         while let Some(came) = self.signals.by_now() {
             if came.signal != Signal::SIGCONT {
@@ -237,7 +237,7 @@ impl<'a> Shift<'a> {
         self.order(&Order::Continue { terminal });
     }
 
-    /// Takes the terminal back from the command. The keyboard's signal that ended it, if one did.
+    /// Takes the terminal back from the command. Returns the keyboard's signal that ended the command, if one did.
     fn take_terminal_back(&mut self, end: &End) -> Option<(Signal, Whom)> {
         let of_keyboard =
             [Signal::SIGINT, Signal::SIGQUIT].into_iter().find(|signal| end.signal == Some(*signal as i32));
@@ -247,7 +247,8 @@ impl<'a> Shift<'a> {
             _ => false,
         };
         if !had_terminal {
-            // It went to our group, and to the command with it or through us. So it has come, but the command's end may have been heard of first.
+            // The signal went to this group, and reached the command directly or through this process. It has arrived, but the report of
+            // the command's end may have been read first.
             let of_keyboard = of_keyboard?;
             while self.keyboard != Some(of_keyboard)
                 && let Some(came) = self.signals.by_now()
@@ -256,7 +257,7 @@ impl<'a> Shift<'a> {
             }
             return (self.keyboard == Some(of_keyboard)).then_some((of_keyboard, Whom::Itself));
         }
-        // It went to the command alone. A script or a make that we are part of is to hear of it too.
+        // Only the command received the signal. The rest of this group, such as a script or make around it, must receive it too.
         of_keyboard.map(|signal| (signal, Whom::Group))
     }
 }
@@ -268,7 +269,7 @@ async fn sleep_until(at: Option<BootTime>) {
         if left.is_zero() {
             return;
         }
-        // Timers do not count suspend.
+        // Timers do not count the time of a suspend.
         tokio::time::sleep(left.min(Duration::from_secs(1))).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Signals, as something that is read: they are blocked in all threads, and come through a descriptor.
+//! Signals are blocked in all threads, and read from a descriptor.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 use crate::exit::Failure;
 
-/// What `tenure run` passes on to its command.
+/// The signals that `tenure run` passes on to its command.
 const PASSED_ON: [Signal; 9] = [
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -24,13 +24,13 @@ const PASSED_ON: [Signal; 9] = [
     Signal::SIGWINCH,
 ];
 
-/// The signals of a process, read one by one.
+/// The signals of a process, read one at a time.
 #[derive(Debug)]
 pub(super) struct Signals {
     descriptor: SignalFd,
 }
 
-/// The mask that the process was started with, which its command gets.
+/// The signal mask at the start of the process. The command gets it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FirstMask(SigSet);
 
@@ -40,40 +40,40 @@ impl FirstMask {
     }
 }
 
-/// A signal that came.
+/// A received signal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Came {
     pub(super) signal: Signal,
-    /// The process that sent it; `None` if the terminal did, to all of a group.
+    /// The sender's process. `None` if the terminal sent it to a whole group.
     pub(super) from: Option<u32>,
 }
 
 impl Came {
-    /// It, if it is one that people type.
+    /// Returns the signal if it was typed on the keyboard.
     pub(super) fn of_the_keyboard(self) -> Option<Signal> {
         let typed = self.from.is_none() && matches!(self.signal, Signal::SIGINT | Signal::SIGQUIT);
         typed.then_some(self.signal)
     }
 }
 
-/// Blocks, in this thread and those that it will start, what is read from now on. Signals that were ignored when the process was
-/// started, as `nohup` does, stay ignored.
+/// Blocks the signals that are read from now on, in this thread and the threads that it starts. Signals that were ignored from the start,
+/// as with `nohup`, remain ignored.
 pub(super) fn for_front() -> Result<(Signals, FirstMask), Failure> {
     let ignored = ignored();
     let mut set = SigSet::empty();
     for signal in PASSED_ON {
-        // A shell without job control starts its background jobs with INT and QUIT ignored.
+        // A shell without job control starts its background jobs with SIGINT and SIGQUIT ignored.
         if ignored & (1 << (signal as u32 - 1)) == 0 {
             set.add(signal);
         }
     }
     let mut blocked = set;
-    // Who is not in the foreground may say who is.
+    // Blocked, so that a background process can set the foreground group.
     blocked.add(Signal::SIGTTOU);
     read_blocked(&blocked, &set)
 }
 
-/// The same for the minder, to whom nobody has anything to say but the kernel when a child ends or stops.
+/// Does the same for the minder, which only reads the kernel's notices of children that ended or stopped.
 pub(super) fn for_minder() -> Result<Signals, Failure> {
     let mut set = SigSet::empty();
     set.add(Signal::SIGCHLD);
@@ -89,7 +89,7 @@ fn read_blocked(blocked: &SigSet, read: &SigSet) -> Result<(Signals, FirstMask),
     open().map_err(|error| Failure::system("signals cannot be read", error))
 }
 
-/// The signals that are ignored, a bit for each.
+/// Returns the ignored signals, one bit for each.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -97,15 +97,15 @@ fn ignored() -> u64 {
 }
 
 impl Signals {
-    /// The next signal that has come, if one has.
+    /// Returns the next pending signal, if there is one.
     pub(super) fn next(&self) -> Option<Came> {
         let info = self.descriptor.read_signal().ok()??;
         let signal = Signal::try_from(info.ssi_signo.cast_signed()).ok()?;
-        // What a person or a program sends has a code that is not positive; what the kernel sends has a positive one.
+        // The code is positive for a signal from the kernel, and not positive for one from a process.
         Some(Came { signal, from: (info.ssi_code <= 0).then_some(info.ssi_pid) })
     }
 
-    /// Hears them as they come, on a thread of its own.
+    /// Reads the signals as they arrive, on a separate thread.
     pub(super) fn listen(self) -> Result<Heard, Failure> {
         let (hand_on, coming) = mpsc::unbounded_channel();
         let source = Arc::new(Source { signals: self, hand_on: Mutex::new(hand_on) });
@@ -121,18 +121,18 @@ impl Signals {
     }
 }
 
-/// The signals that come, in their order.
+/// The received signals, in order.
 #[derive(Debug)]
 pub(super) struct Heard {
     source: Arc<Source>,
     coming: UnboundedReceiver<Came>,
 }
 
-/// Where they come from.
+/// The source of the received signals.
 #[derive(Debug)]
 struct Source {
     signals: Signals,
-    /// Whoever reads one hands it on before anybody reads the next.
+    /// Held while a signal is read and queued, so that the order is kept.
     hand_on: Mutex<UnboundedSender<Came>>,
 }
 
@@ -141,7 +141,7 @@ impl Heard {
         self.coming.recv().await
     }
 
-    /// The next that has come by now, whether the thread has seen it or not.
+    /// Returns the next signal that has arrived, even if the thread has not read it yet.
     pub(super) fn by_now(&mut self) -> Option<Came> {
         self.source.hand_on();
         self.coming.try_recv().ok()
@@ -149,12 +149,12 @@ impl Heard {
 }
 
 impl Source {
-    /// Hands on what has come; whether anybody listens.
+    /// Queues the pending signals. Returns whether the receiver still exists.
     fn hand_on(&self) -> bool {
         let hand_on = self.hand_on.lock().unwrap_or_else(PoisonError::into_inner);
         let ourselves = rustix::process::getpid().as_raw_pid().cast_unsigned();
         while let Some(came) = self.signals.next() {
-            // What this process sends to its group is not for its command.
+            // A signal that this process sent to its group is not for the command.
             if came.from != Some(ourselves) {
                 let _ = hand_on.send(came);
             }
@@ -169,34 +169,33 @@ impl AsFd for Signals {
     }
 }
 
-/// Who gets a signal.
+/// The receiver of a signal.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Whom {
     Itself,
     Group,
 }
 
-/// Stops this process, or its whole group, as Ctrl-Z does, until somebody continues it. Where nobody could, the kernel does not stop
-/// it.
+/// Stops this process or its group, as Ctrl-Z does, until it is continued. The kernel ignores this if no process could continue it.
 pub(super) fn stop(whom: Whom) {
     send(Signal::SIGTSTP, whom);
 }
 
-/// Sends a signal, and has it do to this process what it does by default. A shell that runs a script goes on with it unless its child *died*
-/// of the keyboard's signal.
+/// Sends a signal, and applies its default action to this process. This matters for a shell that runs a script: it continues unless its
+/// child *died* of the keyboard's signal.
 pub(super) fn send(signal: Signal, whom: Whom) {
-    // A core dump of this process is of no use.
+    // A core dump of this process is useless.
     let _ = rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     if let (Whom::Group, Some(number)) = (whom, rustix::process::Signal::from_named_raw(signal as i32)) {
-        // The thread that reads signals may take this process's own copy.
+        // The thread that reads signals may take this process's copy.
         let _ = rustix::process::kill_current_process_group(number);
     }
-    // This one is for the calling thread alone, so nothing else can take it. It is still blocked, and so are both copies: this process stops
+    // This signal is for the calling thread alone, so no other thread can take it. Both copies are still blocked, so the process stops
     // once, and the signal that continues it discards the other copy.
     let _ = nix::sys::signal::raise(signal);
     let mut set = SigSet::empty();
     set.add(signal);
-    // It has its default action: nothing in this process has changed it.
+    // The signal has its default action, because this process never changes it.
     let _ = set.thread_unblock();
     let _ = set.thread_block();
 }

@@ -1,4 +1,4 @@
-//! What is shown while a run waits for its lock: the holder, the time, and an engine that cannot be reached.
+//! Messages while a run waits for its lock: the holder, the time, and an engine that cannot be reached.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -15,29 +15,29 @@ use crate::say::say;
 use crate::show;
 use crate::status::StatusLine;
 
-/// Shows, on stderr, who holds the lock that a run waits for.
+/// Shows the holder of a lock on stderr while a run waits for it.
 pub(super) struct Waiting<'a> {
     client: &'a Client,
     job: &'a Job,
-    /// The last that was seen of the lock.
+    /// The last result.
     seen: RefCell<Seen>,
 }
 
-/// What a look at the lock found, in words that follow `waiting for X`.
+/// The result of an inspection of the lock, in words that follow `waiting for X`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Seen {
-    /// It was not looked at yet.
+    /// The lock has not been inspected yet.
     #[default]
     Nothing,
     Lock(String),
-    /// It could not be looked at.
+    /// The lock could not be inspected.
     Outage(String),
 }
 
-/// A shorter wait needs no explanation.
+/// How long a wait lasts before anything is shown.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Between two looks, and between two draws of the line.
+/// The pause between two inspections, and between two updates of the line.
 const REFRESH: Duration = Duration::from_secs(1);
 
 impl<'a> Waiting<'a> {
@@ -45,7 +45,7 @@ impl<'a> Waiting<'a> {
         Self { client, job, seen: RefCell::default() }
     }
 
-    /// Shows it until the given future is done.
+    /// Shows the wait until the given future is ready.
     pub(super) async fn show_while<T>(&self, what: impl Future<Output = T>) -> T {
         tokio::select! {
             biased;
@@ -69,7 +69,7 @@ impl<'a> Waiting<'a> {
                     draw();
                 }
             };
-            // The time goes on while an engine does not answer.
+            // The shown time advances even while an engine does not answer.
             tokio::select! {
                 never = self.look(|_, _| draw()) => match never {},
                 () = keep_drawing => {}
@@ -86,7 +86,7 @@ impl<'a> Waiting<'a> {
         std::future::pending().await
     }
 
-    /// Looks at the lock again and again, and reports each look with the one before.
+    /// Inspects the lock repeatedly, and reports each result with the one before.
     async fn look(&self, report: impl Fn(&Seen, &Seen)) -> Infallible {
         loop {
             let seen = match self.client.inspect(&self.job.name).await {
@@ -109,7 +109,7 @@ impl Seen {
     }
 }
 
-/// What a log says of two looks: the first, and the beginning and the end of each outage.
+/// Returns the message for two consecutive results: for the first one, and for the beginning and the end of each outage.
 fn message<'s>(before: &Seen, now: &'s Seen) -> Option<&'s str> {
     match (before, now) {
         (Seen::Lock(_), Seen::Lock(_)) | (Seen::Outage(_), Seen::Outage(_)) => None,
@@ -133,7 +133,7 @@ pub(super) enum Ourselves {
     Gone,
 }
 
-/// `: held by …`, or nothing if no holder is seen.
+/// Returns `: held by …`, or an empty text if there is no holder.
 pub(super) fn held_by(info: &LockInfo, client: &Client, ourselves: Ourselves) -> String {
     let now = client.clock().wall();
     let mut holders = info.present_holders();

@@ -1,4 +1,4 @@
-//! Locks as JSON. What is not known is `null`; fields are added, never taken away.
+//! Locks as JSON. Unknown values are `null`. Fields may be added, and are never removed.
 
 use serde_json::{Value, json};
 use tenure::{LockInfo, Member, Presence};

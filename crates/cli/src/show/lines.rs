@@ -1,4 +1,4 @@
-//! Locks as lines with tabs, for scripts: these stay as they are.
+//! Locks as tab-separated lines for scripts. The format is stable.
 
 use std::fmt::Write;
 use std::time::SystemTime;
@@ -8,10 +8,10 @@ use tenure::{LockInfo, Member, Presence};
 use super::present;
 use crate::duration;
 
-/// What is not known.
+/// An unknown value.
 const NOTHING: &str = "-";
 
-/// A text of somebody else's, without what would break a line or move a cursor.
+/// Escapes characters of a foreign text that would break a line or move the cursor.
 pub(super) fn clean(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
@@ -20,7 +20,7 @@ pub(super) fn date(at: SystemTime) -> String {
     humantime::format_rfc3339_seconds(at).to_string()
 }
 
-/// How long ago, for people.
+/// Formats how long ago a time was, for people.
 pub(super) fn ago(since: SystemTime, now: SystemTime) -> String {
     duration::text(now.duration_since(since).unwrap_or_default())
 }
@@ -36,7 +36,7 @@ pub(super) fn or_nothing(known: Option<impl ToString>) -> String {
     known.map_or_else(|| NOTHING.to_owned(), |known| known.to_string())
 }
 
-/// A line for each lock: `name mode token holders since waiters`.
+/// Returns a line for each lock: `name mode token holders since waiters`.
 pub(super) fn locks(locks: &[LockInfo]) -> String {
     let line = |lock: &LockInfo| {
         let first = lock.holders.first();
@@ -54,13 +54,13 @@ pub(super) fn locks(locks: &[LockInfo]) -> String {
     locks.iter().map(line).collect()
 }
 
-/// A line for each holder and each waiter.
+/// Returns a line for each holder and each waiter.
 pub(super) fn members(lock: &LockInfo) -> String {
     let holders = lock.holders.iter().map(|holder| member("holder", holder));
     holders.chain(lock.waiters.iter().map(|waiter| member("waiter", waiter))).collect()
 }
 
-/// `role mode token label host pid since presence`.
+/// Returns `role mode token label host pid since presence`.
 pub(super) fn member(role: &str, member: &Member) -> String {
     let fields = [
         role.to_owned(),
@@ -75,7 +75,7 @@ pub(super) fn member(role: &str, member: &Member) -> String {
     fields.join("\t") + "\n"
 }
 
-/// How a lock is now: `when state token waiting`.
+/// Returns the state of a lock: `when state token waiting`.
 pub(super) fn change(lock: &LockInfo, now: SystemTime) -> String {
     let holders: Vec<_> = lock.present_holders().map(short).collect();
     let state = if holders.is_empty() { "free".to_owned() } else { format!("held by {}", holders.join(",")) };
@@ -83,13 +83,13 @@ pub(super) fn change(lock: &LockInfo, now: SystemTime) -> String {
     format!("{}\t{state}\ttoken {token}\t{} waiting\n", date(now), present(&lock.waiters))
 }
 
-/// `label@host:pid`.
+/// Returns `label@host:pid`.
 fn short(member: &Member) -> String {
     let (label, host) = (part(member.label.as_deref()), part(member.host.as_deref()));
     format!("{label}@{host}:{}", or_nothing(member.pid))
 }
 
-/// A label or a host, alike in every line. A comma separates holders, and is escaped.
+/// Formats a label or a host in the same way in every line. A comma is escaped, because it separates holders.
 fn part(text: Option<&str>) -> String {
     or_nothing(text.map(|text| clean(text).replace(',', "\\,")))
 }

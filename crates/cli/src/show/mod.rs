@@ -1,6 +1,6 @@
-//! What can be seen of locks: `ls`, `who`, `watch`, and `break`, which says whom it asked.
+//! The commands that show locks: `ls`, `who`, `watch`, and `break`, which shows the affected holders.
 //!
-//! A table on a terminal; elsewhere lines with tabs, which stay as they are; JSON for whoever asks for it.
+//! The output is a table on a terminal, stable tab-separated lines elsewhere, and JSON on request.
 
 mod json;
 mod lines;
@@ -109,7 +109,7 @@ pub(crate) fn break_lock(url: &str, args: &BreakArgs) -> Result<u8, Failure> {
     })
 }
 
-/// Says whom the lock was taken from, or who was asked to let go.
+/// Prints the holders that lost the lock or were asked to release it.
 fn tell_broken(client: &Client, args: &BreakArgs, holders: &[Member]) -> Result<(), Failure> {
     let (name, now) = (short(&args.name), now(client));
     let did = if args.force { "taken from" } else { "asked to release it" };
@@ -132,7 +132,7 @@ fn tell_broken(client: &Client, args: &BreakArgs, holders: &[Member]) -> Result<
     Ok(())
 }
 
-/// Waits until these holders have let go, and returns those that have not within the limit.
+/// Waits until these holders have released, and returns those that have not within the limit.
 fn wait_for_release(
     client: &Client,
     name: &LockName,
@@ -153,7 +153,7 @@ fn wait_for_release(
     }
 }
 
-/// One holder or waiter, in words.
+/// Describes a holder or waiter in words.
 pub(crate) fn describe(member: &Member, now: SystemTime) -> String {
     let name = member.label.as_deref().map(clean);
     let place = match (member.pid, member.host.as_deref().map(clean)) {
@@ -170,7 +170,7 @@ pub(crate) fn describe(member: &Member, now: SystemTime) -> String {
     who + &since.unwrap_or_default()
 }
 
-/// Those who are still there.
+/// Counts the members that are still present.
 fn present(members: &[Member]) -> usize {
     members.iter().filter(|member| member.presence == Presence::Present).count()
 }

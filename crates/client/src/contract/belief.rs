@@ -1,4 +1,4 @@
-//! Belief ends before the engine gives the lock to somebody else.
+//! A holder reports its lock as lost before the engine grants it to another.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::capabilities::Expiry;
 use crate::clock::BootTime;
 use crate::{AcquireError, GuardState, LostReason, Release, Wait};
 
-/// A fixed lease: `check` succeeds before the deadline and never after, and the next holder comes after it.
+/// With a fixed lease, `check` succeeds before the deadline and never after it. The next grant follows the deadline.
 pub async fn check_fails_from_the_deadline_on<S: Subject>(trial: Trial<S>) {
     let name = trial.name("deadline");
     let other = trial.another_client().await;
@@ -35,7 +35,7 @@ pub async fn check_fails_from_the_deadline_on<S: Subject>(trial: Trial<S>) {
     assert!(next.check().is_ok());
 }
 
-/// Renewal keeps a lock beyond its ttl.
+/// Renewal keeps a lock beyond its TTL.
 pub async fn a_renewed_lock_outlives_its_ttl<S: Subject>(trial: Trial<S>) {
     let name = trial.name("renewed");
     let other = trial.another_client().await;
@@ -47,7 +47,7 @@ pub async fn a_renewed_lock_outlives_its_ttl<S: Subject>(trial: Trial<S>) {
     assert_eq!(guard.release().await.unwrap(), Release::Released);
 }
 
-/// A lock is lost after `max_hold`, and free for the next.
+/// A lock is lost after `max_hold`, and then free.
 pub async fn max_hold_ends_it<S: Subject>(trial: Trial<S>) {
     let name = trial.name("max-hold");
     let guard = trial.client().lock(&name).ttl(Trial::<S>::LONG).max_hold(Duration::from_millis(300));
@@ -58,7 +58,7 @@ pub async fn max_hold_ends_it<S: Subject>(trial: Trial<S>) {
     assert_eq!(guard.release().await.unwrap(), Release::AlreadyLost(LostReason::MaxHold));
 }
 
-/// `run` gives the result of work that ends in time, and drops what does not.
+/// `run` returns the result of work that ends in time, and drops other work.
 pub async fn work_is_dropped_at_loss<S: Subject>(trial: Trial<S>) {
     struct Dropped(tokio::sync::mpsc::UnboundedSender<()>);
     impl Drop for Dropped {
@@ -86,7 +86,7 @@ pub async fn work_is_dropped_at_loss<S: Subject>(trial: Trial<S>) {
     assert!(!polled, "work was begun without the lock");
 }
 
-/// A process that is stopped beyond its ttl and resumed knows that it lost the lock, unless it did not lose it.
+/// A process that is stopped for longer than its TTL reports the loss of its lock when it resumes, if the lock was lost.
 pub async fn a_stopped_process_does_not_believe_beyond_its_lease<S: Subject>(trial: Trial<S>) {
     if !trial.reaches_processes() {
         return;
@@ -99,7 +99,7 @@ pub async fn a_stopped_process_does_not_believe_beyond_its_lease<S: Subject>(tri
     helper.stop();
     let wait = match trial.capabilities().expiry {
         Expiry::Lease => Wait::Forever,
-        // It may free the lock when it hears nothing, and it may not.
+        // Such an engine may free the lock of a silent client, but need not.
         Expiry::Connection | Expiry::Kernel => Wait::For(ttl * 2),
     };
     let next = trial
@@ -113,7 +113,7 @@ pub async fn a_stopped_process_does_not_believe_beyond_its_lease<S: Subject>(tri
             "the kernel does not free what a stopped process holds"
         );
         if trial.capabilities().expiry == Expiry::Lease {
-            // It must not believe for a moment: its deadline passed while it was stopped.
+            // The first check must already fail, because the deadline passed while the process was stopped.
             let first = helper.ask(&format!("check {name}")).await;
             assert!(first.starts_with("lost"), "{first}");
         }
@@ -129,7 +129,7 @@ pub async fn a_stopped_process_does_not_believe_beyond_its_lease<S: Subject>(tri
     }
 }
 
-/// When the release of a lost lock returns, the engine has freed the lock: the next acquire does not meet it.
+/// When the release of a lost lock returns, the engine has freed the lock: the next acquire succeeds.
 pub async fn a_lost_lock_is_free_when_its_release_returns<S: Subject>(trial: Trial<S>) {
     let name = trial.name("freed");
     for round in 0..10 {

@@ -1,13 +1,13 @@
-//! What an operator can do about a lock that somebody holds.
+//! Breaking a held lock, by an operator.
 
 use super::{Subject, Trial};
 use crate::capabilities::Breaking;
 use crate::{Break, BreakError, EngineError, LostReason};
 
-/// Asked to let go, a holder is told, and its client releases.
+/// A holder that is asked to release is notified, and its client releases.
 pub async fn a_holder_that_is_asked_lets_go<S: Subject>(trial: Trial<S>) {
     let name = trial.name("ask");
-    // Some engines hear of it when they renew.
+    // Some engines report it with the next renewal.
     let guard = trial.client().lock(&name).ttl(Trial::<S>::KEPT).acquire().await.unwrap();
     let operator = trial.another_client().await;
     let answer = operator.break_lock(&name, Break::Ask).await;
@@ -22,7 +22,7 @@ pub async fn a_holder_that_is_asked_lets_go<S: Subject>(trial: Trial<S>) {
     trial.assert_nothing_left(&name).await;
 }
 
-/// Forced, the lock is free at once, or the engine says who keeps it.
+/// A forced break frees the lock at once, or the engine reports which holder keeps it.
 pub async fn a_forced_break_frees_at_once<S: Subject>(trial: Trial<S>) {
     let name = trial.name("force");
     let guard = trial.holder(&name).await;
@@ -31,7 +31,7 @@ pub async fn a_forced_break_frees_at_once<S: Subject>(trial: Trial<S>) {
     match trial.capabilities().breaking {
         Breaking::Force => {
             answer.unwrap();
-            // How soon the holder knows is the engine's; that it cannot free the next holder's lock is not.
+            // The engine decides when the holder notices. In no case may the holder free the next holder's lock.
             let next = operator
                 .lock(&name)
                 .ttl(Trial::<S>::LONG)
@@ -58,7 +58,7 @@ pub async fn a_forced_break_frees_at_once<S: Subject>(trial: Trial<S>) {
     }
 }
 
-/// There is nothing to break where nobody holds.
+/// A lock without a holder cannot be broken.
 pub async fn a_free_lock_cannot_be_broken<S: Subject>(trial: Trial<S>) {
     let answer = trial.client().break_lock(trial.name("free"), Break::Ask).await;
     match trial.capabilities().breaking {

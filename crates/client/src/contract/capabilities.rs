@@ -1,4 +1,4 @@
-//! An engine does what it declares, refuses what it does not, and tells errors apart.
+//! An engine does what it declares, refuses everything else, and returns distinct errors.
 
 use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
@@ -9,7 +9,7 @@ use super::{Subject, Trial};
 use crate::capabilities::{Breaking, Capability, Waking};
 use crate::{AcquireError, Break, BreakError, ConvertError, EngineError, Mode, ValueError, Wait};
 
-/// Modes, conversion, values and breaking that are not declared answer `Unsupported`, at once and without harm.
+/// Modes, conversions, values and breaking that are not declared answer `Unsupported`, at once and without side effects.
 pub async fn what_is_not_declared_is_unsupported<S: Subject>(trial: Trial<S>) {
     let capabilities = trial.capabilities().clone();
     let name = trial.name("unsupported");
@@ -53,7 +53,7 @@ pub async fn what_is_not_declared_is_unsupported<S: Subject>(trial: Trial<S>) {
     assert!(guard.check().is_ok(), "being refused cost the lock");
 }
 
-/// `require` refuses what is not declared and nothing else.
+/// `require` refuses what is not declared, and nothing else.
 pub async fn a_weaker_engine_is_refused<S: Subject>(trial: Trial<S>) {
     let all = [
         Capability::Mode(Mode::Pr),
@@ -90,7 +90,7 @@ pub async fn a_weaker_engine_is_refused<S: Subject>(trial: Trial<S>) {
     }
 }
 
-/// Where waiters are served first come, first served, they are.
+/// An engine that declares fairness serves waiters in the order of their requests.
 pub async fn fair_is_first_come_first_served<S: Subject>(trial: Trial<S>) {
     const WAITERS: usize = 12;
     if !trial.capabilities().fair {
@@ -116,7 +116,7 @@ pub async fn fair_is_first_come_first_served<S: Subject>(trial: Trial<S>) {
     }
 }
 
-/// Where one waiter is said to be woken, a release does not wake all of them.
+/// If an engine declares that a release wakes one waiter, it does not wake all of them.
 pub async fn a_release_wakes_one<S: Subject>(trial: Trial<S>) {
     const WAITERS: usize = 30;
     const RELEASES: usize = 5;
@@ -135,18 +135,18 @@ pub async fn a_release_wakes_one<S: Subject>(trial: Trial<S>) {
                 woken.lock().unwrap().insert(waiter);
                 wait.as_mut().poll(context)
             });
-            // Nobody takes the last ones.
+            // The receiver is gone for the last waiters.
             let _ = send.send(counted.await.unwrap());
         });
     }
     trial.waiters(&name, WAITERS).await;
-    // The best of some releases: beside those who are woken there may be some whose turn it is to poll, as a backstop.
+    // The minimum over several releases, because other waiters may poll at the same moment, as a backstop.
     let mut fewest = WAITERS;
     for _ in 0..RELEASES {
         woken.lock().unwrap().clear();
         let _ = held.release().await.unwrap();
         held = trial.soon("the next one gets it", granted.recv()).await.expect("there are more who wait");
-        // That others are not woken is seen only by giving them the time to be.
+        // A wrong wake would take some time to arrive.
         tokio::time::sleep(Duration::from_millis(50)).await;
         fewest = fewest.min(woken.lock().unwrap().len());
     }

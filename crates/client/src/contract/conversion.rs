@@ -1,4 +1,4 @@
-//! A held lock's mode is changed, where the engine converts.
+//! Conversions of a held lock, if the engine supports them.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ fn converts<S: Subject>(trial: &Trial<S>) -> bool {
     has(Capability::Conversion) && has(Capability::Mode(Mode::Pr)) && has(Capability::Mode(Mode::Ex))
 }
 
-/// Up takes a larger token, down keeps it and lets others in.
+/// A conversion up takes a larger token. A conversion down keeps the token and admits others.
 pub async fn a_mode_goes_up_and_down<S: Subject>(trial: Trial<S>) {
     if !converts(&trial) {
         return;
@@ -31,7 +31,7 @@ pub async fn a_mode_goes_up_and_down<S: Subject>(trial: Trial<S>) {
     trial.assert_nothing_left(&name).await;
 }
 
-/// A conversion that conflicts is refused, times out, or waits; and goes before those who wait for the lock.
+/// A conflicting conversion is refused, times out, or waits. A waiting conversion is served before waiters.
 pub async fn a_conversion_waits_for_others<S: Subject>(trial: Trial<S>) {
     if !converts(&trial) {
         return;
@@ -44,7 +44,7 @@ pub async fn a_conversion_waits_for_others<S: Subject>(trial: Trial<S>) {
     let late = guard.convert(Mode::Ex, Wait::For(Duration::from_millis(50))).await;
     assert!(matches!(late, Err(ConvertError::TimedOut { .. })), "{late:?}");
     assert_eq!(guard.mode(), Mode::Pr);
-    // A writer that waits already: conversions go first.
+    // Conversions are served before this waiting writer.
     let waiter = tokio::spawn(trial.client().lock(&name).ttl(Trial::<S>::LONG).acquire());
     trial.waiters(&name, 1).await;
     let (converted, released) = tokio::join!(guard.convert(Mode::Ex, Wait::Forever), async {
@@ -59,7 +59,7 @@ pub async fn a_conversion_waits_for_others<S: Subject>(trial: Trial<S>) {
     drop(trial.soon("the writer is next", waiter).await.unwrap().unwrap());
 }
 
-/// Wherever a conversion is dropped, the old mode stands.
+/// A dropped conversion keeps the old mode, wherever it is dropped.
 pub async fn a_dropped_conversion_restores_the_mode<S: Subject>(trial: Trial<S>) {
     if !converts(&trial) {
         return;

@@ -1,4 +1,4 @@
-//! A process that dies frees what it held, with nobody's help.
+//! The locks of a process that dies are freed without help.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ async fn acquire(helper: &mut Helper, name: &str, ttl: Duration) -> u64 {
     got.strip_prefix("got ").and_then(|token| token.parse().ok()).unwrap_or_else(|| panic!("{got}"))
 }
 
-/// Killed with -9, a holder's lock is free for the next.
+/// After a holder is killed with SIGKILL, the lock becomes free.
 pub async fn a_killed_holder_frees_the_lock<S: Subject>(trial: Trial<S>) {
     if !trial.reaches_processes() {
         return;
@@ -23,7 +23,7 @@ pub async fn a_killed_holder_frees_the_lock<S: Subject>(trial: Trial<S>) {
     trial.assert_nothing_left(&name).await;
 }
 
-/// Killed with -9, a waiter neither gets the lock nor keeps others from it.
+/// A waiter that is killed with SIGKILL neither gets the lock nor blocks others.
 pub async fn a_killed_waiter_is_in_nobodys_way<S: Subject>(trial: Trial<S>) {
     if !trial.reaches_processes() {
         return;
@@ -39,7 +39,7 @@ pub async fn a_killed_waiter_is_in_nobodys_way<S: Subject>(trial: Trial<S>) {
     trial.assert_nothing_left(&name).await;
 }
 
-/// Tokens rise from holder to holder, also when each of them dies.
+/// Tokens increase from holder to holder, even if each of them dies.
 pub async fn tokens_rise_across_crashes<S: Subject>(trial: Trial<S>) {
     if !trial.reaches_processes() || !trial.capabilities().fencing {
         return;

@@ -1,9 +1,9 @@
-//! A wait that can never end is refused, where the engine detects deadlocks.
+//! A wait that could never end is refused, if the engine detects deadlocks.
 
 use super::{Subject, Trial};
 use crate::AcquireError;
 
-/// Of two who wait for each other, one is told the whole cycle, and the other goes on.
+/// If two owners wait for each other, one gets an error with the whole cycle, and the other continues.
 pub async fn two_who_wait_for_each_other_are_told<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().deadlock_detection {
         return;
@@ -31,7 +31,7 @@ pub async fn two_who_wait_for_each_other_are_told<S: Subject>(trial: Trial<S>) {
     let _ = trial.soon("the other goes on", waiting).await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// A queue is no deadlock, and neither is an owner that waits for nobody who waits.
+/// A queue is not a deadlock. Neither is an owner that waits for another that does not wait.
 pub async fn no_deadlock_is_told_where_there_is_none<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().deadlock_detection {
         return;
@@ -41,7 +41,7 @@ pub async fn no_deadlock_is_told_where_there_is_none<S: Subject>(trial: Trial<S>
     let mut waiting = Vec::new();
     for place in 0..5 {
         let owner = trial.client().owner();
-        // What each holds beside is waited for by nobody.
+        // No other request waits for this second lock.
         let beside = owner.lock(trial.name(place)).ttl(Trial::<S>::LONG).acquire().await.unwrap();
         let queued = owner.lock(&name).ttl(Trial::<S>::LONG);
         waiting.push(tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! At no moment do two owners hold incompatible modes of one resource.
+//! Two owners never hold incompatible modes of one resource at the same time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,7 +32,7 @@ pub async fn tasks_lose_no_increment<S: Subject>(trial: Trial<S>) {
     assert_eq!(inside.count(), (TASKS * TIMES) as u64);
 }
 
-/// Processes do the same.
+/// Several processes do the same.
 pub async fn processes_lose_no_increment<S: Subject>(trial: Trial<S>) {
     if !trial.reaches_processes() {
         return;
@@ -59,10 +59,10 @@ pub async fn processes_lose_no_increment<S: Subject>(trial: Trial<S>) {
     assert_eq!(Inside::new(trial.files()).count(), (S::PROCESSES * S::INCREMENTS) as u64);
 }
 
-/// Processes do the same, and every 100 ms the one that holds the lock is killed: what the others did is there, and never were two
-/// inside.
+/// Several processes do the same, and every 100 ms the holder is killed. No increment of the others is lost, and there are never two
+/// holders.
 pub async fn killed_processes_lose_only_their_own_work<S: Subject>(trial: Trial<S>) {
-    /// Long beside a look, so that most who are seen inside are still there when they are stopped.
+    /// Long compared with an inspection, so that a process that was seen inside is usually still there when it is stopped.
     const STAY_MS: u64 = 50;
     if !trial.reaches_processes() {
         return;
@@ -73,13 +73,13 @@ pub async fn killed_processes_lose_only_their_own_work<S: Subject>(trial: Trial<
     for _ in 0..S::PROCESSES {
         survivors.push(trial.helper().await);
     }
-    // Each kill of a holder costs a wait for the end of its lease.
+    // Each killed holder costs a wait until its lease ends.
     let ttl = match trial.capabilities().expiry {
         Expiry::Lease => Trial::<S>::KEPT,
         Expiry::Connection | Expiry::Kernel => Trial::<S>::LONG,
     };
     for helper in &mut survivors {
-        // However fast they are and however slow this one is, somebody is inside for as long as there are some to be killed.
+        // The helpers stop only on request, so that there is always a holder to kill, whatever the speed of the machine.
         helper.tell(&format!("increment {name} {folder} until-enough {STAY_MS} {}", ttl.as_millis()));
     }
     let (mut told, mut killed) = (0, 0);
@@ -95,11 +95,11 @@ pub async fn killed_processes_lose_only_their_own_work<S: Subject>(trial: Trial<
         told += increments_until("finished", helper).await;
     }
     let count = inside.count();
-    // Each that was killed may have incremented once without having told so.
+    // Each killed process may have one unreported increment.
     assert!((told..=told + killed).contains(&count), "{count} increments, {told} told of, {killed} killed");
 }
 
-/// How many increments one tells of until it has come to this end.
+/// Counts the increments that a helper reports before this end.
 async fn increments_until(end: &str, helper: &mut Helper) -> u64 {
     let mut told = 0;
     loop {
@@ -111,7 +111,7 @@ async fn increments_until(end: &str, helper: &mut Helper) -> u64 {
     }
 }
 
-/// Kills one that surely holds the lock: it is stopped first, so that it cannot let go between the look and the kill.
+/// Kills a process that holds the lock. It is stopped first, so that it cannot release between the inspection and the kill.
 async fn kill_a_holder<S: Subject>(trial: &Trial<S>, name: &str, survivors: &mut Vec<Helper>) -> Helper {
     let holder = async || {
         let info = trial.client().inspect(name).await.unwrap();
@@ -130,7 +130,7 @@ async fn kill_a_holder<S: Subject>(trial: &Trial<S>, name: &str, survivors: &mut
     }
 }
 
-/// Names that look alike are different locks.
+/// Similar names are different locks.
 pub async fn two_names_are_two_locks<S: Subject>(trial: Trial<S>) {
     let long = "n".repeat(400);
     let tags =
@@ -145,7 +145,7 @@ pub async fn two_names_are_two_locks<S: Subject>(trial: Trial<S>) {
     }
 }
 
-/// Every pair of declared modes, as the table of modes has it.
+/// Every pair of declared modes is compatible exactly as the table of modes says.
 pub async fn modes_stand_together_as_the_table_says<S: Subject>(trial: Trial<S>) {
     let other = trial.another_client().await;
     let modes = trial.capabilities().modes;
@@ -164,7 +164,7 @@ pub async fn modes_stand_together_as_the_table_says<S: Subject>(trial: Trial<S>)
     }
 }
 
-/// An exclusive request gets the lock when the last of the readers has left, not before.
+/// An exclusive request gets the lock after the last reader has released, not before.
 pub async fn a_writer_waits_for_all_readers<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().modes.contains(Mode::SHARED) {
         return;
@@ -182,7 +182,7 @@ pub async fn a_writer_waits_for_all_readers<S: Subject>(trial: Trial<S>) {
     });
     trial.waiters(&name, 1).await;
     while let Some(reader) = readers.pop() {
-        // That it does not come is seen only by giving it the time to come.
+        // A wrong grant would take some time to arrive.
         let early = tokio::time::timeout(Duration::from_millis(200), &mut writer).await;
         assert!(early.is_err(), "the writer is in, and {} readers too", readers.len() + 1);
         let _ = reader.release().await.unwrap();
@@ -198,7 +198,7 @@ pub async fn a_writer_waits_for_all_readers<S: Subject>(trial: Trial<S>) {
         .await;
 }
 
-/// While one owner comes and goes through two clients, re-entering what the other holds, strangers stay out.
+/// While one owner acquires and releases through two clients, re-entering what the other client holds, other owners stay out.
 pub async fn a_shared_owner_keeps_strangers_out<S: Subject>(trial: Trial<S>) {
     const TIMES: usize = 60;
     if !trial.capabilities().shared_owners {
@@ -221,7 +221,7 @@ pub async fn a_shared_owner_keeps_strangers_out<S: Subject>(trial: Trial<S>) {
                 };
                 let before = own.fetch_add(1, Ordering::SeqCst);
                 assert!(task % 2 == 0 || before == 0, "two strangers are in");
-                // Long enough for another client of the owner to come while this one is there, and to stay when it leaves.
+                // Long enough for another client of the owner to re-enter meanwhile, and to remain when this one releases.
                 tokio::time::sleep(Duration::from_micros(500)).await;
                 assert_eq!(other.load(Ordering::SeqCst), 0, "an owner and a stranger are in");
                 own.fetch_sub(1, Ordering::SeqCst);
@@ -235,7 +235,7 @@ pub async fn a_shared_owner_keeps_strangers_out<S: Subject>(trial: Trial<S>) {
     trial.assert_nothing_left(&name).await;
 }
 
-/// Recipes of one engine on one name exclude each other, or refuse.
+/// Recipes of one engine on one name exclude each other, or are refused.
 pub async fn recipes_of_one_engine_exclude_each_other<S: Subject>(trial: Trial<S>) {
     for (number, other) in trial.other_recipes().await.into_iter().enumerate() {
         for (turn, (first, second)) in

@@ -1,7 +1,6 @@
-//! Another process with a client of its own: the test binary, run again. It can be killed, stopped and resumed.
+//! Another process with its own client: the test binary, run again. It can be killed, stopped and resumed.
 //!
-//! It reads a command from each line of its input and answers each with a line that starts with `@`, so that what a test
-//! harness prints is not taken for an answer.
+//! The helper reads one command per line. Its answers start with `@`, so that the output of a test harness is not taken for an answer.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -17,10 +16,10 @@ use crate::{Client, Guard, Mode, OwnerId, Record, Run, Turn, Wait};
 
 const ADDRESS: &str = "TENURE_CONTRACT_HELPER";
 
-/// How long a helper may take for anything on a slow machine: some of it is waiting for its turn among many.
+/// The longest time for one answer on a slow machine. It includes waits behind many other processes.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// A helper process, as the case sees it. It is killed when this is dropped.
+/// A helper process, controlled by a case. Dropping this kills the process.
 pub struct Helper {
     child: Child,
     commands: ChildStdin,
@@ -28,10 +27,9 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Starts the test binary again, with a client of the engine at that address. `module` is the path of a module
-    /// of the suite, as a case gets it.
+    /// Starts the test binary again, with a client of the engine at that address. `module` is a case's module path in the suite.
     pub async fn start(module: &str, address: &str) -> Self {
-        // `crate::…::suite::area`: the helper is a test of the suite's own module, and tests are named without their crate.
+        // In `crate::…::suite::area`, the helper is a test of the module `suite`. The names of tests do not contain the crate.
         let suite = module.split_once("::").and_then(|(_, path)| path.rsplit_once("::"));
         let (suite, _) = suite.expect("a case is in a module of the suite");
         let mut child = Command::new(std::env::current_exe().expect("a test binary knows its own path"))
@@ -46,7 +44,7 @@ impl Helper {
         let (send, answers) = mpsc::unbounded_channel();
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
-                // The harness may have begun the line.
+                // The harness may have printed at the beginning of the line.
                 if let Some((_, answer)) = line.split_once('@') {
                     let _ = send.send(answer.to_owned());
                 }
@@ -57,34 +55,34 @@ impl Helper {
         helper
     }
 
-    /// Gives a command.
+    /// Sends a command.
     pub fn tell(&mut self, command: &str) {
         writeln!(self.commands, "{command}").expect("the helper reads its commands");
     }
 
-    /// The answer to a command.
+    /// Returns the answer to a command.
     pub async fn answer(&mut self) -> String {
         within(PATIENCE, "the helper answers", self.answers.recv()).await.unwrap_or_else(|| "gone".to_owned())
     }
 
-    /// Gives a command and waits for its answer.
+    /// Sends a command and waits for its answer.
     pub async fn ask(&mut self, command: &str) -> String {
         self.tell(command);
         self.answer().await
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends it as a crash does: at once, and without a word.
+    /// Kills the process, as a crash does.
     pub fn kill(&mut self) {
         self.child.kill().expect("one's own child can be killed");
         self.child.wait().expect("one's own child can be waited for");
     }
 
-    /// Stops it in its tracks. All of its threads stand still when this returns.
+    /// Stops the process. All of its threads are stopped when this returns.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
         while !self.stands_still() {
@@ -94,7 +92,7 @@ impl Helper {
 
     fn stands_still(&self) -> bool {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
-        // A thread that has ended meanwhile stands still, too.
+        // A thread that has ended meanwhile counts as stopped.
         let stands_still = |state: Option<char>| matches!(state, None | Some('T' | 'Z' | 'X'));
         tasks
             .expect("one's own child has its threads there")
@@ -102,7 +100,7 @@ impl Helper {
             .all(|task| stands_still(proc::state(&task.path())))
     }
 
-    /// Lets it go on.
+    /// Resumes the process.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
@@ -120,7 +118,7 @@ impl Drop for Helper {
     }
 }
 
-/// What the helper process does. Returns at once if this process is not one.
+/// Runs the helper process. Returns at once in any other process.
 pub fn run_helper<S: Subject>() {
     let Ok(address) = std::env::var(ADDRESS) else { return };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime can be built");
@@ -132,7 +130,7 @@ pub fn run_helper<S: Subject>() {
         let answer = runtime.block_on(obey(&client, &mut guards, &mut runs, &words));
         println!("@{}", answer.unwrap_or_else(|error| format!("error {error}")));
     }
-    // Its parent is gone, or has no more commands.
+    // The parent has exited or closed the input.
     std::process::exit(0);
 }
 
@@ -178,7 +176,7 @@ async fn obey(
             for done in (1..=times).take_while(|_| !inside.has_enough()) {
                 let guard = client.lock(name).mode(Mode::Ex).ttl(ttl).acquire().await?;
                 inside.increment(stay)?;
-                // Told before the release, so that a killed one has at most one increment that nobody was told of.
+                // Reported before the release, so that a killed process has at most one unreported increment.
                 println!("@done {done}");
                 let _ = guard.release().await?;
             }
@@ -188,7 +186,7 @@ async fn obey(
             let record = if recorded == "start" { Record::AtStart } else { Record::AtSuccess };
             let request = client.once_per(name, Duration::from_hours(1)).record(record);
             Ok(match request.ttl(Duration::from_millis(ttl_ms.parse()?)).begin().await? {
-                // It goes on for as long as this process lives.
+                // The run continues until this process exits.
                 Turn::Yours(run) => {
                     runs.push(run);
                     "yours".to_owned()

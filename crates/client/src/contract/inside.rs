@@ -1,5 +1,4 @@
-//! What a lock protects in these tests: a counter in a file that nothing else protects, and a mark that says who is
-//! inside.
+//! The critical section of the tests: a counter in a file that only the lock protects, and a mark that names the process inside.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -17,12 +16,12 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// The one in this folder.
+    /// Returns the critical section in this folder.
     pub fn new(folder: &Path) -> Self {
         Self { counter: folder.join("counter"), mark: folder.join("inside"), enough: folder.join("enough") }
     }
 
-    /// How often it was incremented.
+    /// Returns the value of the counter.
     pub fn count(&self) -> u64 {
         let mut bytes = [0; 8];
         File::open(&self.counter)
@@ -30,7 +29,7 @@ impl Inside {
             .map_or(0, |()| u64::from_le_bytes(bytes))
     }
 
-    /// Nobody is to go in any more.
+    /// Asks all processes to stop entering.
     pub(super) fn is_enough(&self) {
         File::create(&self.enough).expect("a file can be made in the test's folder");
     }
@@ -39,8 +38,8 @@ impl Inside {
         self.enough.exists()
     }
 
-    /// Enters, increments in two steps that lose an increment if anybody else is inside too, and leaves; who was inside
-    /// beside, if anybody. Between the two steps it stays inside for that long.
+    /// Enters, increments, waits for `stay` between the read and the write, and leaves. A second process inside would lose an increment.
+    /// Fails if another task or process is inside.
     pub fn increment(&self, stay: Duration) -> Result<(), String> {
         self.enter()?;
         let before = self.count();
@@ -70,13 +69,13 @@ impl Inside {
         }
     }
 
-    /// Somebody is inside. That is only right if it was killed there: then its mark stays, and it ends.
+    /// Removes the mark of a process that was killed inside. Fails if that process is alive.
     fn bury(&self) -> Result<(), String> {
         for _ in 0..500 {
             let Ok(text) = std::fs::read_to_string(&self.mark) else {
                 return Err("somebody was inside, and has just left".into());
             };
-            // Killed before it wrote its pid, if it is empty: the parent counts those who were killed.
+            // An empty mark is of a process that was killed before it wrote its pid. The parent counts the killed processes.
             let Ok(pid) = text.parse::<u32>() else {
                 std::thread::sleep(Duration::from_millis(10));
                 continue;

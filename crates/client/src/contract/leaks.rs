@@ -1,25 +1,25 @@
-//! Whatever is dropped, cancelled or timed out leaves neither a lock nor a waiter behind.
+//! An operation that is dropped, cancelled or timed out leaves neither a lock nor a waiter behind.
 
 use std::time::Duration;
 
 use super::{Subject, Trial, poll_times};
 use crate::{AcquireError, Wait};
 
-/// More await points than any acquire has before it waits for somebody else.
+/// More await points than any acquire has before it waits for another holder.
 const MANY: usize = 12;
 
-/// A free lock: the acquire is dropped after 0, 1, 2, … polls, until it is ready by itself.
+/// An acquire of a free lock is dropped after 0, 1, 2, … polls, until one is ready first.
 pub async fn a_dropped_acquire_leaves_nothing<S: Subject>(trial: Trial<S>) {
     drop_after_polls(&trial, Wait::Forever).await;
 }
 
-/// The same of an acquire that does not wait.
+/// The same for an acquire that does not wait.
 pub async fn a_dropped_try_leaves_nothing<S: Subject>(trial: Trial<S>) {
     drop_after_polls(&trial, Wait::Try).await;
 }
 
 async fn drop_after_polls<S: Subject>(trial: &Trial<S>, wait: Wait) {
-    // A session in which nothing is held would end, and take along what is left behind.
+    // Keeps the session open: a session without grants would end, and remove what an acquire has left behind.
     let _kept = trial.holder(&trial.name("kept")).await;
     for polls in 0.. {
         let name = trial.name(format_args!("free-{polls}"));
@@ -34,7 +34,7 @@ async fn drop_after_polls<S: Subject>(trial: &Trial<S>, wait: Wait) {
     }
 }
 
-/// A lock that somebody holds: the wait is dropped after 0, 1, 2, … polls.
+/// A wait for a held lock is dropped after 0, 1, 2, … polls.
 pub async fn a_dropped_wait_leaves_nothing<S: Subject>(trial: Trial<S>) {
     for polls in 0..MANY {
         let name = trial.name(format_args!("held-{polls}"));
@@ -47,7 +47,7 @@ pub async fn a_dropped_wait_leaves_nothing<S: Subject>(trial: Trial<S>) {
     }
 }
 
-/// The same, while the holder lets go: the grant and the drop race.
+/// The same while the holder releases: the grant and the drop race.
 pub async fn a_wait_dropped_at_the_grant_leaves_nothing<S: Subject>(trial: Trial<S>) {
     for polls in 1..MANY {
         let name = trial.name(format_args!("race-{polls}"));
@@ -62,7 +62,7 @@ pub async fn a_wait_dropped_at_the_grant_leaves_nothing<S: Subject>(trial: Trial
     }
 }
 
-/// A wait that times out says so, and leaves nothing.
+/// A wait that times out returns the error, and leaves nothing behind.
 pub async fn a_timed_out_wait_leaves_nothing<S: Subject>(trial: Trial<S>) {
     let name = trial.name("timeout");
     let guard = trial.holder(&name).await;
@@ -79,7 +79,7 @@ pub async fn a_timed_out_wait_leaves_nothing<S: Subject>(trial: Trial<S>) {
     trial.assert_nothing_left(&name).await;
 }
 
-/// A release is dropped after 0, 1, 2, … polls, and goes on by itself.
+/// A release that is dropped after 0, 1, 2, … polls is still carried out.
 pub async fn a_dropped_release_releases<S: Subject>(trial: Trial<S>) {
     for polls in 0..MANY {
         let name = trial.name(format_args!("release-{polls}"));
@@ -89,7 +89,7 @@ pub async fn a_dropped_release_releases<S: Subject>(trial: Trial<S>) {
     }
 }
 
-/// A guard that is dropped frees the lock, for those who wait too.
+/// Dropping a guard frees the lock, also for waiters.
 pub async fn a_dropped_guard_releases<S: Subject>(trial: Trial<S>) {
     let name = trial.name("guard");
     let guard = trial.holder(&name).await;

@@ -1,4 +1,4 @@
-//! A lock whose holder expired is kept from others for its lock-delay: what the holder wrote may still be on its way.
+//! A lock whose holder expired stays unavailable for its lock-delay, because writes of that holder may still be under way.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Grant};
 use crate::{Break, Ttl};
 
-/// A grant that nobody renews or releases, with the instant before it was requested.
+/// Acquires a grant that is never renewed or released. Returns the instant before the request, too.
 async fn abandoned<S: Subject>(trial: &Trial<S>, name: &str, lock_delay: Duration) -> (BootTime, Grant) {
     let mut request = AcquireRequest::new(LockName::parse(name).unwrap());
     request.ttl = Ttl::new(Trial::<S>::SHORT).unwrap();
@@ -19,7 +19,7 @@ async fn abandoned<S: Subject>(trial: &Trial<S>, name: &str, lock_delay: Duratio
     (asked, request.granted(granted.token))
 }
 
-/// After the lease has run out, the lock is free when the delay is over, and not before.
+/// After the lease has expired, the lock becomes free when the lock-delay ends, and not before.
 pub async fn an_expired_lock_is_kept_for_its_delay<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().lock_delay {
         return;
@@ -33,7 +33,7 @@ pub async fn an_expired_lock_is_kept_for_its_delay<S: Subject>(trial: Trial<S>) 
     let _ = next.release().await.unwrap();
 }
 
-/// A lock that is released has no delay, whatever was asked for.
+/// A released lock has no lock-delay, whatever the request asked for.
 pub async fn a_released_lock_has_no_delay<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().lock_delay {
         return;
@@ -44,7 +44,7 @@ pub async fn a_released_lock_has_no_delay<S: Subject>(trial: Trial<S>) {
     assert!(!trial.is_busy(&name).await);
 }
 
-/// A delay is seen, and an operator ends it by force.
+/// A lock-delay is visible, and an operator can end it by force.
 pub async fn a_delay_is_seen_and_can_be_broken<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().lock_delay {
         return;

@@ -1,6 +1,6 @@
-//! The contract suite: what every engine owes every caller, as tests.
+//! The contract suite: tests of what every engine guarantees.
 //!
-//! An engine is held to it by one line, in a test file of its own:
+//! One line in a test file runs it for an engine:
 //!
 //! ```
 //! use tenure::contract::Subject;
@@ -24,8 +24,8 @@
 //! tenure::contract_suite!(my_engine, Mine);
 //! ```
 //!
-//! What the engine's [`Capabilities`](crate::Capabilities) declare is run; what they do not declare must
-//! answer `Unsupported`. Cases that need other processes run the test binary again, as a [helper](Helper).
+//! The suite tests what the engine's [`Capabilities`](crate::Capabilities) declare. Everything else must answer `Unsupported`. Cases that
+//! need other processes run the test binary again, as a [helper](Helper).
 
 mod helper;
 mod inside;
@@ -64,58 +64,58 @@ use crate::Client;
 
 /// An engine under test.
 pub trait Subject: Send + Sync + 'static {
-    /// How many processes contend in the cases that count increments.
+    /// The number of processes in the cases that count increments.
     const PROCESSES: usize = 8;
-    /// How often each of them increments.
+    /// The number of increments of each process.
     const INCREMENTS: usize = 50;
 
-    /// How long a lease is that a case lets run out: as short as the engine can keep to. Cases derive all their waits from it.
+    /// The shortest lease that the engine supports reliably, for cases that let it expire. All waits of the cases are derived from it.
     const TTL: Duration = Duration::from_secs(1);
 
-    /// How long something may take to come true on a slow machine.
+    /// The longest wait for a condition, also on a slow machine.
     const PATIENCE: Duration = Duration::from_mins(3);
 
-    /// Starts the engine, or finds one that is shared. Every case asks for names of its own.
+    /// Starts the engine, or finds a shared one. Every case uses different names.
     fn start() -> impl Future<Output = Self> + Send
     where
         Self: Sized;
 
-    /// What [`connect`](Subject::connect) needs to reach it, also from another process.
+    /// Returns the address for [`connect`](Subject::connect), valid in other processes too.
     fn address(&self) -> String;
 
-    /// What [`connect`](Subject::connect) needs to use the same engine by other recipes, if it has any.
+    /// Returns addresses for [`connect`](Subject::connect) to the same engine with its other recipes, if there are any.
     fn other_recipes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// A network to the engine that can be made to fail, if the subject has one.
+    /// Returns a network to the engine with failures under the test's control, if the subject has one.
     fn network(&self) -> Option<Box<dyn Network>> {
         None
     }
 
-    /// A new client of the engine at that address.
+    /// Connects a new client to the engine at that address.
     fn connect(address: &str) -> impl Future<Output = Client> + Send;
 }
 
-/// A network between clients and an engine that can be made to fail. Everything flows until told otherwise.
+/// A network between clients and an engine, with failures under the test's control. At first, everything passes.
 pub trait Network: Send + Sync {
-    /// What [`connect`](Subject::connect) needs to reach the engine through it.
+    /// Returns the address for [`connect`](Subject::connect) through this network.
     fn address(&self) -> String;
 
-    /// Nothing passes any more, in either direction, and nobody is told.
+    /// Holds back everything in both directions. The connections stay open.
     fn cut(&self);
 
-    /// What was held back arrives.
+    /// Delivers what was held back.
     fn heal(&self);
 
-    /// All connections are closed at once. New ones are welcome.
+    /// Closes all connections at once. New connections are accepted.
     fn sever(&self);
 
-    /// Requests pass, and what the engine answers vanishes; or no longer, and connections that have lost an answer are closed.
+    /// Passes requests but drops the engine's answers. With `false`, ends this, and closes the connections that have lost an answer.
     fn lose_answers(&self, lost: bool);
 }
 
-/// Runs one case. `module` is the module path of the generated tests, by which a helper process finds its way.
+/// Runs one case. `module` is the module path of the generated tests, which a helper process needs.
 pub fn check<S, C, F>(module: &'static str, case: C)
 where
     S: Subject,
@@ -130,9 +130,9 @@ where
     runtime.block_on(async { case(Trial::new(S::start().await, module).await).await });
 }
 
-/// Holds an engine to the contract: `contract_suite!(module_name, SubjectType);` makes a module of tests, one for each case.
+/// Tests an engine against the contract: `contract_suite!(module_name, SubjectType);` generates a module with one test for each case.
 ///
-/// A third word says how much of it runs by default. The other cases are ignored, and run with `--include-ignored`:
+/// A third word selects the cases that run by default. The other cases are ignored, and run with `--include-ignored`:
 ///
 /// | word | for | runs |
 /// | --- | --- | --- |
@@ -148,13 +148,13 @@ macro_rules! contract_suite {
         mod $module {
             use super::*;
 
-            /// Not a case: what the test binary does when a case runs it as another process.
+            /// Not a case: the entry point of the test binary when a case runs it as another process.
             #[test]
             fn helper_process() {
                 $crate::contract::run_helper::<$subject>();
             }
 
-            // Before each case stands what its outcome depends on: the `servers` and flags, the `recipe`, or only the `layer` that
+            // The word before each case names what its outcome depends on: the `servers` and flags, the `recipe`, or only the `layer` that
             // all engines share.
             $crate::contract_cases! { $part $subject;
                 belief: recipe check_fails_from_the_deadline_on, recipe a_renewed_lock_outlives_its_ttl, layer max_hold_ends_it,
@@ -212,7 +212,7 @@ macro_rules! contract_suite {
     };
 }
 
-/// One test for each case that is named.
+/// Generates a test for each named case.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! contract_cases {
@@ -226,7 +226,7 @@ macro_rules! contract_cases {
     };
 }
 
-/// A test that runs by default if this part of the suite has it, and is ignored otherwise.
+/// Generates a test. It is ignored by default if this part of the suite does not include it.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! contract_case {

@@ -1,4 +1,4 @@
-//! The network between a client and the engine fails, where the subject has one that can be made to.
+//! Failures of the network between a client and the engine, if the subject can simulate them.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use super::{Network, Subject, Trial};
 use crate::clock::BootTime;
 use crate::{AcquireError, Client, EngineError, GuardState, LostReason, Release, Wait};
 
-/// A client that reaches the engine through a network that can fail.
+/// Connects a client to the engine through a network with controlled failures.
 async fn behind<S: Subject>(trial: &Trial<S>) -> Option<(Box<dyn Network>, Client)> {
     let network = trial.network()?;
     let client = S::connect(&network.address()).await;
     Some((network, client))
 }
 
-/// A holder that is cut off does not believe any more when the next one gets the lock, and its late release frees nothing.
+/// A holder that is cut off reports its lock as lost before the next grant, and its late release frees nothing.
 pub async fn belief_ends_before_one_who_is_cut_off_is_replaced<S: Subject>(trial: Trial<S>) {
     let Some((network, client)) = behind(&trial).await else { return };
     let name = trial.name("cut-off");
@@ -24,7 +24,7 @@ pub async fn belief_ends_before_one_who_is_cut_off_is_replaced<S: Subject>(trial
         tokio::spawn(async move { (lock.acquire().await.unwrap(), BootTime::now()) })
     };
     let mut deadline = guard.deadline().expect("a lease has a deadline");
-    // Of a renewal that was under way, the answer may still have come.
+    // The answer to a renewal that had already been sent may still arrive.
     trial
         .eventually("the cut off one knows", async || {
             deadline = guard.deadline().unwrap_or(deadline);
@@ -41,7 +41,7 @@ pub async fn belief_ends_before_one_who_is_cut_off_is_replaced<S: Subject>(trial
     assert!(trial.is_busy(&name).await, "the late release freed the next one's lock");
 }
 
-/// A cut that is mended before the lease ends costs the holder nothing; it is told that it is in danger meanwhile.
+/// A cut that is healed before the lease ends does not lose the lock. Meanwhile the guard reports the danger.
 pub async fn a_cut_that_is_mended_in_time_costs_nothing<S: Subject>(trial: Trial<S>) {
     let Some((network, client)) = behind(&trial).await else { return };
     let name = trial.name("mended");
@@ -60,10 +60,10 @@ pub async fn a_cut_that_is_mended_in_time_costs_nothing<S: Subject>(trial: Trial
     trial.assert_nothing_left(&name).await;
 }
 
-/// An acquire that nobody answers ends with a word on that, and leaves nothing behind when the network is mended.
+/// An acquire without an answer fails with an error, and leaves nothing behind when the network heals.
 pub async fn an_acquire_that_is_cut_off_leaves_nothing<S: Subject>(trial: Trial<S>) {
     let Some((network, client)) = behind(&trial).await else { return };
-    // So that the connection is there.
+    // Opens the connection.
     let _ = client.lock(trial.name("before")).acquire().await.unwrap().release().await.unwrap();
     for wait in [Wait::Try, Wait::For(Duration::from_millis(100)), Wait::For(Duration::from_secs(5))] {
         let name = trial.name(format_args!("unanswered-{wait:?}"));
@@ -82,7 +82,7 @@ pub async fn an_acquire_that_is_cut_off_leaves_nothing<S: Subject>(trial: Trial<
     }
 }
 
-/// The same, where the request arrives and only its answer is lost.
+/// An acquire whose answer is lost, although its request arrives, leaves nothing behind.
 pub async fn an_acquire_whose_answer_is_lost_leaves_nothing<S: Subject>(trial: Trial<S>) {
     let Some((network, client)) = behind(&trial).await else { return };
     let _ = client.lock(trial.name("before")).acquire().await.unwrap().release().await.unwrap();
@@ -93,12 +93,12 @@ pub async fn an_acquire_whose_answer_is_lost_leaves_nothing<S: Subject>(trial: T
     assert!(matches!(answer, Err(AcquireError::Engine(EngineError::Unreachable { .. }))), "{answer:?}");
     network.lose_answers(false);
     trial.assert_nothing_left(&name).await;
-    // And the client is none the worse for it.
+    // The client remains usable.
     drop(trial.soon("it works again", client.lock(&name).acquire()).await.unwrap());
     trial.assert_nothing_left(&name).await;
 }
 
-/// A release that does not get through is done when the network is mended, also if nobody waits for it.
+/// A release that does not reach the engine is done when the network heals, even if no caller waits for it.
 pub async fn a_release_that_is_cut_off_is_done_later<S: Subject>(trial: Trial<S>) {
     let Some((network, client)) = behind(&trial).await else { return };
     let (dropped, released) = (trial.name("dropped"), trial.name("released"));
@@ -115,7 +115,7 @@ pub async fn a_release_that_is_cut_off_is_done_later<S: Subject>(trial: Trial<S>
     trial.assert_nothing_left(&released).await;
 }
 
-/// One who waits is not lost with its connection.
+/// A waiter survives the loss of its connection.
 pub async fn a_waiter_outlasts_its_connection<S: Subject>(trial: Trial<S>) {
     let Some((network, client)) = behind(&trial).await else { return };
     let name = trial.name("severed");
@@ -124,7 +124,7 @@ pub async fn a_waiter_outlasts_its_connection<S: Subject>(trial: Trial<S>) {
     trial.waiters(&name, 1).await;
     for _ in 0..3 {
         network.sever();
-        // That it is still there is seen only by giving it the time to fail.
+        // A failure of the wait could only be noticed later, so the case gives it time.
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!waiting.is_finished(), "the waiter went with its connection");
     }
@@ -133,7 +133,7 @@ pub async fn a_waiter_outlasts_its_connection<S: Subject>(trial: Trial<S>) {
     trial.assert_nothing_left(&name).await;
 }
 
-/// A wait lasts through an outage of the engine: the waiter gets the lock after it.
+/// A wait survives an outage of the engine: the waiter gets the lock afterwards.
 pub async fn a_wait_lasts_through_an_outage<S: Subject>(trial: Trial<S>) {
     let Some((network, client)) = behind(&trial).await else { return };
     let name = trial.name("outage");
@@ -141,7 +141,7 @@ pub async fn a_wait_lasts_through_an_outage<S: Subject>(trial: Trial<S>) {
     let waiting = tokio::spawn(client.lock(&name).ttl(Trial::<S>::LONG).acquire());
     trial.waiters(&name, 1).await;
     network.cut();
-    // Two requests that go unanswered one after the other take longer than the engine's own endurance.
+    // Two unanswered requests, one after the other, take longer than the engine's own retries.
     for _ in 0..2 {
         let look = trial.soon("a look ends", client.inspect(&name)).await;
         assert!(look.is_err(), "{look:?}");
@@ -153,7 +153,7 @@ pub async fn a_wait_lasts_through_an_outage<S: Subject>(trial: Trial<S>) {
     trial.assert_nothing_left(&name).await;
 }
 
-/// A runtime that ends while its request is unanswered takes nothing with it, and leaves nothing behind.
+/// A runtime that ends while its request is unanswered leaves nothing behind, and does not disturb the client.
 pub async fn a_runtime_that_ends_unanswered_leaves_nothing<S: Subject>(trial: Trial<S>) {
     let Some((network, client)) = behind(&trial).await else { return };
     let name = trial.name("ended-runtime");
@@ -163,7 +163,7 @@ pub async fn a_runtime_that_ends_unanswered_leaves_nothing<S: Subject>(trial: Tr
     application.spawn(async { drop(before.acquire().await.unwrap()) }).await.unwrap();
     network.cut();
     application.spawn(client.lock(&name).ttl(Trial::<S>::LONG).acquire());
-    // Time enough for it to be sent.
+    // Enough time to send the request.
     tokio::time::sleep(Duration::from_millis(200)).await;
     application.shutdown_background();
     network.heal();
@@ -171,8 +171,7 @@ pub async fn a_runtime_that_ends_unanswered_leaves_nothing<S: Subject>(trial: Tr
     trial.soon("nothing is unconfirmed", client.close()).await.unwrap();
 }
 
-/// A runtime that nobody drives any more, with a request unanswered and given up, keeps nothing: neither the lock, nor its owner from
-/// asking again.
+/// A runtime that is no longer driven, after an unanswered request was dropped, leaves no lock behind. Its owner can acquire again.
 pub async fn a_runtime_that_stands_still_unanswered_leaves_nothing<S: Subject>(trial: Trial<S>) {
     let Some((network, client)) = behind(&trial).await else { return };
     let (name, owner) = (trial.name("still-runtime"), client.owner());

@@ -1,4 +1,4 @@
-//! A holder that asked for it is told that another request waits for its lock. A notice takes nothing away.
+//! Notices: a holder that asked for them is notified when a conflicting request waits. A notice does not end the grant.
 
 use futures_util::FutureExt;
 
@@ -10,7 +10,7 @@ async fn holder<S: Subject>(trial: &Trial<S>, name: &str) -> Guard {
     request.acquire().await.expect("the lock is got")
 }
 
-/// A holder is told when a request queues behind it, and in which mode.
+/// A holder is notified when a request queues behind it, and in which mode.
 pub async fn a_holder_is_told_that_another_waits<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().notices {
         return;
@@ -28,7 +28,7 @@ pub async fn a_holder_is_told_that_another_waits<S: Subject>(trial: Trial<S>) {
     assert!(wanted.now_or_never().is_none(), "a lock that is released is not wanted");
 }
 
-/// A request that is granted while others wait behind it is told of them.
+/// A holder that is granted a lock while other requests wait behind it is notified of them.
 pub async fn the_next_holder_is_told_of_those_behind_it<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().notices {
         return;
@@ -48,7 +48,7 @@ pub async fn the_next_holder_is_told_of_those_behind_it<S: Subject>(trial: Trial
     let _ = trial.soon("the last one gets it", last).await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// Only a mode that conflicts with the one that is held is a reason; a conversion changes which those are.
+/// Only a conflicting mode causes a notice. A conversion changes which modes conflict.
 pub async fn a_notice_is_of_a_mode_that_conflicts<S: Subject>(trial: Trial<S>) {
     let capabilities = trial.capabilities();
     if !capabilities.notices || !capabilities.conversion || !capabilities.modes.contains(Mode::Pr) {

@@ -1,9 +1,9 @@
-//! Who holds a lock can be observed, without being asked for again and again.
+//! The holders of a lock can be observed without repeated requests.
 
 use super::{Subject, Trial};
 use crate::{GrantId, InspectError, Observation};
 
-/// Observes until exactly these grants hold the lock.
+/// Waits until exactly these grants hold the lock.
 async fn until_held_by<S: Subject>(trial: &Trial<S>, seen: &mut Observation, grants: &[GrantId]) {
     let held = async {
         loop {
@@ -16,7 +16,7 @@ async fn until_held_by<S: Subject>(trial: &Trial<S>, seen: &mut Observation, gra
     trial.soon("the holders are seen", held).await;
 }
 
-/// An observer sees the lock as it is, and each holder that follows, whoever that is and however the last one ended.
+/// An observer sees the current holder, and each holder that follows, for every kind of end.
 pub async fn the_holders_are_seen_as_they_change<S: Subject>(trial: Trial<S>) {
     let name = trial.name("observed");
     if !trial.capabilities().observes {
@@ -45,7 +45,7 @@ pub async fn the_holders_are_seen_as_they_change<S: Subject>(trial: Trial<S>) {
     }
 }
 
-/// The end of a lease is a change too. An observer that is dropped costs nobody anything.
+/// The end of a lease is reported as a change. A dropped observer does not disturb others.
 pub async fn the_end_of_a_lease_is_seen<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().observes {
         return;
@@ -58,7 +58,7 @@ pub async fn the_end_of_a_lease_is_seen<S: Subject>(trial: Trial<S>) {
     until_held_by(&trial, &mut seen, &[]).await;
 }
 
-/// A closed client observes nothing any more, and says so.
+/// A closed client ends its observations with an error.
 pub async fn a_closed_client_ends_the_observation<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().observes {
         return;

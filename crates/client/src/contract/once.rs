@@ -1,4 +1,4 @@
-//! A job that many start runs once in a period, by the engine's clock. An engine that remembers no starts says so.
+//! A job that several callers start runs once in a period, by the engine's clock. An engine that records no starts refuses it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::{
 /// A period that does not end while a case runs.
 const LONG: Duration = Duration::from_hours(1);
 
-/// By how much an engine's clock may be coarse, or run apart from ours while a case runs.
+/// The largest error of an engine's clock compared with the local clock during a case.
 const COARSE: Duration = Duration::from_secs(1);
 
 fn yours(turn: Turn) -> Run {
@@ -34,7 +34,7 @@ fn ago(turn: &Turn) -> Duration {
     }
 }
 
-/// A job's turn, of a lock that is not lost while a case runs.
+/// Asks for a job's turn, with a lock that cannot expire during a case.
 async fn begin<S: Subject>(client: &Client, name: &str, record: Record) -> Turn {
     client
         .once_per(name, LONG)
@@ -45,7 +45,7 @@ async fn begin<S: Subject>(client: &Client, name: &str, record: Record) -> Turn 
         .expect("the engine answers")
 }
 
-/// A grant of the engine itself, which no client keeps.
+/// Acquires a grant directly from the engine, so that no client renews it.
 async fn grant(engine: &Arc<dyn Engine>, name: &LockName) -> Grant {
     let mut request = AcquireRequest::new(name.clone());
     request.ttl = crate::Ttl::MAX;
@@ -53,7 +53,7 @@ async fn grant(engine: &Arc<dyn Engine>, name: &LockName) -> Grant {
     request.granted(granted.token)
 }
 
-/// An engine that does not declare it refuses it, at once and without harm.
+/// An engine that does not declare this refuses it, at once and without side effects.
 pub async fn what_is_not_remembered_is_unsupported<S: Subject>(trial: Trial<S>) {
     let name = trial.name("unsupported");
     let turn = trial.client().once_per(&name, LONG).begin().await;
@@ -71,8 +71,7 @@ pub async fn what_is_not_remembered_is_unsupported<S: Subject>(trial: Trial<S>) 
     engine.release(grant).await.unwrap();
 }
 
-/// Whoever comes within the window is told how long ago it was started, and that grows as time goes by. Other names are other
-/// jobs.
+/// A second caller within the window gets the age of the start, which grows with time. Other names are other jobs.
 pub async fn a_second_start_within_the_window_is_told<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().remembers {
         return;
@@ -100,8 +99,8 @@ pub async fn a_second_start_within_the_window_is_told<S: Subject>(trial: Trial<S
     trial.assert_nothing_left(&name).await;
 }
 
-/// Of many clients that start it together, one runs it; the others are told so while it still runs, although they would have waited
-/// for the lock.
+/// Of several clients that start a job together, one runs it. The others are answered while it runs, although their requests could wait for
+/// the lock.
 pub async fn one_of_many_runs_it<S: Subject>(trial: Trial<S>) {
     const CLIENTS: usize = 12;
     if !trial.capabilities().remembers {
@@ -130,8 +129,8 @@ pub async fn one_of_many_runs_it<S: Subject>(trial: Trial<S>) {
     trial.assert_nothing_left(&name).await;
 }
 
-/// Of many clients that take their turns one after the other because each waits for the lock, one runs it: also where the start is
-/// recorded when the run has succeeded.
+/// Of several clients that wait for the lock one after the other, one runs the job. This also holds if the start is recorded after a
+/// success.
 pub async fn those_who_waited_do_not_run_it_again<S: Subject>(trial: Trial<S>) {
     const CLIENTS: usize = 6;
     if !trial.capabilities().remembers {
@@ -164,7 +163,7 @@ pub async fn those_who_waited_do_not_run_it_again<S: Subject>(trial: Trial<S>) {
     }
 }
 
-/// Of many processes that start it together, one runs it.
+/// Of several processes that start a job together, one runs it.
 pub async fn one_of_many_processes_runs_it<S: Subject>(trial: Trial<S>) {
     const PROCESSES: usize = 6;
     if !trial.capabilities().remembers || !trial.reaches_processes() {
@@ -188,7 +187,7 @@ pub async fn one_of_many_processes_runs_it<S: Subject>(trial: Trial<S>) {
     assert_eq!(runs, 1);
 }
 
-/// A process that is killed while it runs the job has run it, unless only a success counts.
+/// A process that is killed during the job counts as a run, unless only successes are recorded.
 pub async fn a_killed_run_counts_as_it_was_to_be_recorded<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().remembers || !trial.reaches_processes() {
         return;
@@ -208,7 +207,7 @@ pub async fn a_killed_run_counts_as_it_was_to_be_recorded<S: Subject>(trial: Tri
     }
 }
 
-/// While the job runs, whoever comes is told so at once, whether it would wait for the lock or not.
+/// While the job runs, other callers are answered at once, whether they would wait for the lock or not.
 pub async fn while_it_runs_others_are_told_at_once<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().remembers {
         return;
@@ -220,7 +219,7 @@ pub async fn while_it_runs_others_are_told_at_once<S: Subject>(trial: Trial<S>) 
         ago(&turn);
     }
     assert!(run.guard().check().is_ok());
-    // Nothing is known of a run whose success is to be recorded, but that it is under way.
+    // If the success is to be recorded, others only see that the lock is busy.
     let _ = run.succeeded().await.unwrap();
     let name = trial.name("runs-at-success");
     let run = yours(begin::<S>(trial.client(), &name, Record::AtSuccess).await);
@@ -232,10 +231,9 @@ pub async fn while_it_runs_others_are_told_at_once<S: Subject>(trial: Trial<S>) 
     let _ = run.failed().await.unwrap();
 }
 
-/// Where a success is recorded, a run that was dropped or failed is tried again, one that succeeded is not, and its age counts from
-/// its start.
+/// If successes are recorded, a run that was dropped or failed is tried again, and a successful one is not. Its age counts from its start.
 pub async fn a_run_that_failed_is_tried_again<S: Subject>(trial: Trial<S>) {
-    /// Longer than a clock is coarse.
+    /// Longer than the error of a clock.
     const TAKES: Duration = Duration::from_secs(2);
     if !trial.capabilities().remembers {
         return;
@@ -254,7 +252,7 @@ pub async fn a_run_that_failed_is_tried_again<S: Subject>(trial: Trial<S>) {
     trial.assert_nothing_left(&name).await;
 }
 
-/// After the window it runs again, and not before.
+/// The job runs again after the window, and not before.
 pub async fn after_the_window_it_runs_again<S: Subject>(trial: Trial<S>) {
     const WINDOW: Duration = Duration::from_secs(2);
     if !trial.capabilities().remembers {
@@ -267,7 +265,7 @@ pub async fn after_the_window_it_runs_again<S: Subject>(trial: Trial<S>) {
     };
     let mut before = clock.now();
     let _ = yours(begin(trial.client()).await).succeeded().await.unwrap();
-    // Each of two starts has a window of its own.
+    // Each of the two starts has its own window.
     for _ in 0..2 {
         let mut asked = before;
         trial
@@ -288,7 +286,7 @@ pub async fn after_the_window_it_runs_again<S: Subject>(trial: Trial<S>) {
     }
 }
 
-/// A grant that has ended records nothing.
+/// An ended grant records nothing.
 pub async fn a_lost_grant_records_nothing<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().remembers {
         return;
@@ -314,7 +312,7 @@ pub async fn a_lost_grant_records_nothing<S: Subject>(trial: Trial<S>) {
         refused(broken, "broken").await;
     }
     if breaking != Breaking::None {
-        // Some engines hear of it when they renew.
+        // Some engines report the break with the next renewal.
         let request = trial.client().once_per(&name, LONG).ttl(Trial::<S>::KEPT);
         let run = yours(request.record(Record::AtSuccess).begin().await.unwrap());
         trial.another_client().await.break_lock(&name, Break::Ask).await.unwrap();
@@ -334,7 +332,7 @@ fn grant_of(run: &Run) -> Grant {
     run.guard().hold().grant()
 }
 
-/// A value and a start stay with one resource, and neither costs the other.
+/// A value and a recorded start of one resource do not affect each other.
 pub async fn a_value_and_a_start_leave_each_other_alone<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().remembers || !trial.capabilities().value {
         return;
@@ -353,13 +351,13 @@ pub async fn a_value_and_a_start_leave_each_other_alone<S: Subject>(trial: Trial
     ago(&begin::<S>(trial.client(), &name, Record::AtStart).await);
     guard.set_value("after").await.unwrap();
     let _ = guard.release().await.unwrap();
-    // Nor does a grant that changes nothing.
+    // A grant that changes nothing does not affect them either.
     let _ = trial.holder(&name).await.release().await.unwrap();
     ago(&begin::<S>(trial.client(), &name, Record::AtStart).await);
     assert_eq!(trial.holder(&name).await.value().bytes, "after");
 }
 
-/// Two of one owner, whose locks re-enter, are two starts all the same.
+/// Two calls of one owner are two starts, although their locks re-enter.
 pub async fn an_owner_that_reenters_runs_it_once<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().remembers {
         return;
@@ -380,7 +378,7 @@ pub async fn an_owner_that_reenters_runs_it_once<S: Subject>(trial: Trial<S>) {
     }
 }
 
-/// Dropped at any point, it leaves neither a lock nor a waiter; at the most, a start.
+/// A call that is dropped at any point leaves neither a lock nor a waiter behind. It may leave a recorded start.
 pub async fn a_dropped_begin_leaves_nothing<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().remembers {
         return;

@@ -1,4 +1,4 @@
-//! Only the same owner re-enters, and only where the held mode covers the asked one.
+//! Only the same owner re-enters, and only if the held mode covers the requested one.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::{Subject, Trial, poll_times};
 use crate::random;
 use crate::{AcquireError, Mode, Release, Wait};
 
-/// The same owner gets what it holds again, with the same token, and the last guard releases.
+/// The same owner acquires its lock again with the same token. The last guard releases the lock.
 pub async fn the_same_owner_reenters<S: Subject>(trial: Trial<S>) {
     let name = trial.name("same");
     let owner = trial.client().owner();
@@ -18,12 +18,12 @@ pub async fn the_same_owner_reenters<S: Subject>(trial: Trial<S>) {
     assert!(trial.is_busy(&name).await);
     assert_eq!(inner.release().await.unwrap(), Release::Released);
     trial.assert_nothing_left(&name).await;
-    // And once more, from the beginning.
+    // The same again after the release.
     drop(owner.lock(&name).acquire().await.unwrap());
     trial.assert_nothing_left(&name).await;
 }
 
-/// Another owner waits, also in the same client.
+/// Another owner waits, even in the same client.
 pub async fn another_owner_does_not<S: Subject>(trial: Trial<S>) {
     let name = trial.name("another");
     let _held = trial.client().owner().lock(&name).acquire().await.unwrap();
@@ -32,7 +32,7 @@ pub async fn another_owner_does_not<S: Subject>(trial: Trial<S>) {
     assert!(trial.is_busy(&name).await);
 }
 
-/// A reader that asks for more is told to convert, and keeps what it has.
+/// A reader that asks for a stronger mode gets an error that advises a conversion, and keeps its lock.
 pub async fn what_is_not_covered_is_refused<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().modes.contains(Mode::SHARED) {
         return;
@@ -53,7 +53,7 @@ pub async fn what_is_not_covered_is_refused<S: Subject>(trial: Trial<S>) {
     trial.assert_nothing_left(&name).await;
 }
 
-/// Tasks that acquire through one owner at once share one grant.
+/// Tasks that acquire through one owner at the same time share one grant.
 pub async fn tasks_of_one_owner_share_a_grant<S: Subject>(trial: Trial<S>) {
     let name = trial.name("tasks");
     let owner = trial.client().owner();
@@ -65,7 +65,7 @@ pub async fn tasks_of_one_owner_share_a_grant<S: Subject>(trial: Trial<S>) {
     trial.assert_nothing_left(&name).await;
 }
 
-/// An owner is the same in another client, where the engine has shared owners.
+/// The same owner re-enters from another client, if the engine has shared owners.
 pub async fn an_owner_reenters_from_another_client<S: Subject>(trial: Trial<S>) {
     let name = trial.name("clients");
     let here = trial.client().owner();
@@ -78,7 +78,7 @@ pub async fn an_owner_reenters_from_another_client<S: Subject>(trial: Trial<S>) 
     }
     let second = second.expect("the same owner re-enters");
     assert_eq!(first.token(), second.token());
-    // Whichever leaves first: the lock is held until both have left.
+    // The order of the releases does not matter: the lock is held until the last one.
     let _ = first.release().await.unwrap();
     assert!(second.check().is_ok());
     assert!(trial.is_busy(&name).await);
@@ -89,7 +89,7 @@ pub async fn an_owner_reenters_from_another_client<S: Subject>(trial: Trial<S>) 
     trial.assert_nothing_left(&name).await;
 }
 
-/// And in another process; what a dead one held is free when all the others have left.
+/// The same owner re-enters from another process. The grant of a dead process ends when all the others have released.
 pub async fn an_owner_reenters_from_another_process<S: Subject>(trial: Trial<S>) {
     if !trial.reaches_processes() || !trial.capabilities().shared_owners {
         return;
@@ -111,7 +111,7 @@ pub async fn an_owner_reenters_from_another_process<S: Subject>(trial: Trial<S>)
     trial.assert_nothing_left(&name).await;
 }
 
-/// What an owner has just dropped is not in its own way when it asks for more.
+/// A lock that an owner has just dropped does not block its next request.
 pub async fn what_an_owner_dropped_is_not_in_its_own_way<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().modes.contains(Mode::SHARED) {
         return;
@@ -127,7 +127,7 @@ pub async fn what_an_owner_dropped_is_not_in_its_own_way<S: Subject>(trial: Tria
     trial.assert_nothing_left(&name).await;
 }
 
-/// Whoever waits behind a holder that re-entered can be cancelled and times out like any other.
+/// A wait behind a holder that re-entered can be cancelled, and times out like any other.
 pub async fn a_wait_behind_a_joined_holder_ends<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().shared_owners {
         return;

@@ -1,4 +1,4 @@
-//! Release, renew and convert name the grant: nobody touches what is somebody else's. Tokens rise.
+//! Release, renewal and conversion name the grant, so they never affect another grant. Tokens increase.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{
     AcquireError, Break, BreakError, EngineError, InspectError, LockName, LostReason, OncePerError, Ttl,
 };
 
-/// A grant that ended: releasing it again, and again, leaves the next holder's lock alone.
+/// Releasing an ended grant, even repeatedly, does not affect the next holder.
 pub async fn a_late_release_cannot_free_the_next_holder<S: Subject>(trial: Trial<S>) {
     let name = trial.name("late-release");
     let engine = trial.client().engine().clone();
@@ -27,7 +27,7 @@ pub async fn a_late_release_cannot_free_the_next_holder<S: Subject>(trial: Trial
     assert!(next.check().is_ok());
 }
 
-/// A grant that ended is not renewed, and the next holder keeps the lock.
+/// An ended grant cannot be renewed, and the next holder keeps the lock.
 pub async fn a_late_renewal_cannot_revive_a_grant<S: Subject>(trial: Trial<S>) {
     let name = trial.name("late-renewal");
     let engine = trial.client().engine().clone();
@@ -58,7 +58,7 @@ pub async fn the_same_request_twice_is_one_grant<S: Subject>(trial: Trial<S>) {
     trial.assert_nothing_left(&name).await;
 }
 
-/// Closing a client frees what it holds and ends what waits through it, and it says so when that is done.
+/// Closing a client releases its locks and ends its waits. All that is done when the call returns.
 pub async fn closing_releases_everything<S: Subject>(trial: Trial<S>) {
     let (held, waited_for) = (trial.name("held"), trial.name("waited-for"));
     let client = trial.another_client().await;
@@ -112,7 +112,7 @@ pub async fn a_closed_client_answers_closed<S: Subject>(trial: Trial<S>) {
     }
 }
 
-/// Every grant has a larger token than all before it, whoever gets it.
+/// Every grant has a larger token than all grants before it, in every client.
 pub async fn tokens_rise_from_grant_to_grant<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().fencing {
         return;
@@ -134,7 +134,7 @@ pub async fn tokens_rise_from_grant_to_grant<S: Subject>(trial: Trial<S>) {
     }
 }
 
-/// A grant whose lease ran out frees nothing, is not renewed and writes nothing, when the next one holds.
+/// A grant whose lease expired cannot release, renew or write once the next holder has the lock.
 pub async fn an_expired_grant_touches_nothing<S: Subject>(trial: Trial<S>) {
     if trial.capabilities().expiry != Expiry::Lease {
         return;
@@ -160,7 +160,7 @@ pub async fn an_expired_grant_touches_nothing<S: Subject>(trial: Trial<S>) {
     assert!(trial.is_busy(&name).await, "the late release freed the next holder's lock");
 }
 
-/// A request whose answer was lost is undone by its id alone: whoever lost the answer does not know the token.
+/// A request whose answer was lost is undone by its id alone, because its caller does not know the token.
 pub async fn a_lost_answer_can_be_undone<S: Subject>(trial: Trial<S>) {
     let name = trial.name("lost-answer");
     let engine = trial.client().engine().clone();
@@ -168,7 +168,7 @@ pub async fn a_lost_answer_can_be_undone<S: Subject>(trial: Trial<S>) {
     let _lost = engine.clone().acquire(request.clone()).await.unwrap();
     engine.clone().release(request.granted(None)).await.unwrap();
     trial.assert_nothing_left(&name).await;
-    // And if it was the request that was lost, there is nothing to undo, and nobody else's lock is touched.
+    // If the request itself was lost, there is nothing to undo, and no other grant is affected.
     let next = trial.holder(&name).await;
     let never_sent = AcquireRequest::new(LockName::parse(&name).unwrap());
     let undone = engine.release(never_sent.granted(None)).await;

@@ -1,4 +1,4 @@
-//! The application's runtime may be busy, or end: no lock is lost by it and none leaks.
+//! The application's runtime may be busy or end: no lock is lost, and none leaks.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn runtime() -> tokio::runtime::Runtime {
         .expect("a runtime can be built")
 }
 
-/// A guard outlives the runtime on which it was got: its lock is renewed, and released when the guard is dropped.
+/// A guard outlives the runtime on which it was acquired: its lock is renewed, and released when the guard is dropped.
 pub async fn a_dead_application_runtime_loses_no_lock<S: Subject>(trial: Trial<S>) {
     let name = trial.name("dead-runtime");
     let application = runtime();
@@ -41,7 +41,7 @@ pub async fn an_acquire_on_a_dying_runtime_leaves_nothing<S: Subject>(trial: Tri
     trial.assert_nothing_left(&name).await;
 }
 
-/// A runtime whose only thread is blocked for longer than the ttl loses no lock.
+/// A runtime whose only thread is blocked for longer than the TTL loses no lock.
 pub async fn a_busy_runtime_loses_no_lock<S: Subject>(trial: Trial<S>) {
     let name = trial.name("busy-runtime");
     let request = trial.another_client().await.lock(&name).ttl(Trial::<S>::KEPT);
@@ -66,7 +66,7 @@ pub async fn a_busy_runtime_loses_no_lock<S: Subject>(trial: Trial<S>) {
     assert_eq!(released, Release::Released);
 }
 
-/// The blocking API: acquire, exclude, time out, re-enter, several at once, release.
+/// The blocking API acquires, excludes, times out, re-enters, acquires several locks and releases.
 pub async fn the_blocking_api_does_the_same<S: Subject>(trial: Trial<S>) {
     let client = crate::blocking::Client::from_async(trial.another_client().await);
     let (name, second) = (trial.name("blocking"), trial.name("second"));

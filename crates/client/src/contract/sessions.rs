@@ -1,10 +1,10 @@
-//! Grants that hang on a session: however many a client holds, they are kept alive together, and end together.
+//! Grants of a session: all of a client's grants are kept alive together, and end together.
 
 use super::{Subject, Trial};
 use crate::clock::BootTime;
 use crate::{Guard, LostReason};
 
-/// More than would be renewed one by one by chance at the same time.
+/// So many that separate renewals could not coincide by chance.
 const MANY: usize = 50;
 
 async fn hold_many<S: Subject>(trial: &Trial<S>, client: &crate::Client, what: &str) -> Vec<Guard> {
@@ -16,7 +16,7 @@ async fn hold_many<S: Subject>(trial: &Trial<S>, client: &crate::Client, what: &
     guards
 }
 
-/// One deadline for all grants of a ttl, whenever they were made; and it moves.
+/// All grants with the same TTL have one deadline, and it moves.
 pub async fn many_locks_are_kept_alive_together<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().sessions {
         return;
@@ -38,7 +38,7 @@ pub async fn many_locks_are_kept_alive_together<S: Subject>(trial: Trial<S>) {
     }
 }
 
-/// A client that is cut off loses all of them, and may lock again in another session.
+/// A client that is cut off loses all its locks, and can acquire again in another session.
 pub async fn the_end_of_a_session_loses_all_its_locks<S: Subject>(trial: Trial<S>) {
     let Some(network) = trial.network().filter(|_| trial.capabilities().sessions) else { return };
     let client = S::connect(&network.address()).await;

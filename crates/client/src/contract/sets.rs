@@ -1,11 +1,11 @@
-//! Several locks, all or nothing.
+//! Several locks at once: all or none.
 
 use std::time::Duration;
 
 use super::{Subject, Trial, poll_times};
 use crate::{AcquireError, Wait};
 
-/// If one of them is held by somebody else, none is got; if not, all are.
+/// If one of the locks is held by another owner, none is acquired. If not, all are.
 pub async fn all_or_nothing<S: Subject>(trial: Trial<S>) {
     let [a, b, c] = ["a", "b", "c"].map(|tag| trial.name(tag));
     let held = trial.holder(&b).await;
@@ -30,7 +30,7 @@ pub async fn all_or_nothing<S: Subject>(trial: Trial<S>) {
     }
 }
 
-/// Callers that name the same locks in opposite orders all get through.
+/// Callers that name the same locks in opposite orders all get them.
 pub async fn opposite_orders_do_not_deadlock<S: Subject>(trial: Trial<S>) {
     let [a, b] = ["left", "right"].map(|tag| trial.name(tag));
     let other = trial.another_client().await;
@@ -45,7 +45,7 @@ pub async fn opposite_orders_do_not_deadlock<S: Subject>(trial: Trial<S>) {
     trial.soon("both get through", async { tokio::join!(here, there) }).await;
 }
 
-/// While one of them is held by somebody else, none of the others is held; and all are granted when it is free.
+/// While one of the locks is held by another owner, none of the others is held. All are granted when it is free.
 pub async fn none_is_held_while_one_is_awaited<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().atomic_sets {
         return;
@@ -62,7 +62,7 @@ pub async fn none_is_held_while_one_is_awaited<S: Subject>(trial: Trial<S>) {
     let set = trial.soon("all are got", set).await.unwrap().unwrap();
     let tokens: Vec<_> = set.iter().map(crate::Guard::token).collect();
     assert!(tokens[0] != tokens[1], "{tokens:?}");
-    // One may be released without the others.
+    // Each guard can be released separately.
     let mut guards = set.into_iter();
     let (first, second) = (guards.next().unwrap(), guards.next().unwrap());
     let _ = first.release().await.unwrap();
@@ -72,7 +72,7 @@ pub async fn none_is_held_while_one_is_awaited<S: Subject>(trial: Trial<S>) {
     trial.assert_nothing_left(&b).await;
 }
 
-/// A request for several locks that is dropped after 0, 1, 2, … polls, while they are free or held, leaves nothing.
+/// A request for several locks, free or held, that is dropped after 0, 1, 2, … polls leaves nothing behind.
 pub async fn a_dropped_set_leaves_nothing<S: Subject>(trial: Trial<S>) {
     for polls in 0..12 {
         let [a, b] = ["a", "b"].map(|tag| trial.name(format_args!("{tag}-{polls}")));
@@ -89,7 +89,7 @@ pub async fn a_dropped_set_leaves_nothing<S: Subject>(trial: Trial<S>) {
     }
 }
 
-/// The answer to a request for several locks is lost: it is repeated, and the locks are got.
+/// If the answer to a request for several locks is lost, the request is repeated, and the locks are acquired.
 pub async fn a_set_whose_answer_is_lost_is_got<S: Subject>(trial: Trial<S>) {
     let Some(network) = trial.network() else { return };
     if !trial.capabilities().atomic_sets {

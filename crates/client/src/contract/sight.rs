@@ -1,9 +1,9 @@
-//! Who holds and who waits can be seen.
+//! Holders and waiters are visible.
 
 use super::{Subject, Trial};
 use crate::Presence;
 
-/// Holders and waiters, with what they called themselves, their mode and token.
+/// Holders and waiters are shown with their labels, modes and tokens.
 pub async fn holders_and_waiters_are_seen<S: Subject>(trial: Trial<S>) {
     let name = trial.name("seen");
     let free = trial.client().inspect(&name).await.unwrap();
@@ -30,7 +30,7 @@ pub async fn holders_and_waiters_are_seen<S: Subject>(trial: Trial<S>) {
     trial.assert_nothing_left(&name).await;
 }
 
-/// A list has the locks below a prefix that are held, in order, and no others.
+/// A list contains the held locks below a prefix, in order, and no others.
 pub async fn a_list_is_by_prefix<S: Subject>(trial: Trial<S>) {
     let names = ["list/b", "list/a", "list", "lisa"].map(|tag| trial.name(tag));
     let mut guards = Vec::new();

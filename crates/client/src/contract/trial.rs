@@ -1,4 +1,4 @@
-//! What a case has at hand.
+//! The environment of a case.
 
 use std::future::Future;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::capabilities::{Capabilities, Expiry, Reach};
 use crate::random;
 use crate::{Client, Guard};
 
-/// One case's engine, names and files.
+/// The engine, names and files of one case.
 pub struct Trial<S: Subject> {
     subject: S,
     module: &'static str,
@@ -24,13 +24,13 @@ pub struct Trial<S: Subject> {
 }
 
 impl<S: Subject> Trial<S> {
-    /// Longer than any case waits: nothing that a case sees can be due to its end.
+    /// A time longer than any case: a TTL, wait or lock-delay of this length cannot end during one.
     pub const LONG: Duration = Duration::from_mins(10);
-    /// A lease that runs out soon, for a case that waits for its end.
+    /// A TTL that expires soon, for a case that waits for the expiry.
     pub const SHORT: Duration = S::TTL;
-    /// A lease that is renewed in time on a slow machine too, for a case that waits until it would have run out.
+    /// A TTL that is renewed in time even on a slow machine, for a case that waits longer than the TTL.
     pub const KEPT: Duration = S::TTL.saturating_mul(3);
-    /// A wait that ends after a lease of [`KEPT`](Trial::KEPT) would have run out.
+    /// A wait longer than a TTL of [`KEPT`](Trial::KEPT).
     pub const BEYOND_KEPT: Duration = S::TTL.saturating_mul(4);
 
     pub(super) async fn new(subject: S, module: &'static str) -> Self {
@@ -40,17 +40,17 @@ impl<S: Subject> Trial<S> {
         Self { subject, module, client, files, run }
     }
 
-    /// The case's own client.
+    /// Returns the case's client.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Another client of the same engine.
+    /// Connects another client to the same engine.
     pub async fn another_client(&self) -> Client {
         S::connect(&self.subject.address()).await
     }
 
-    /// Clients of the same engine by its other recipes.
+    /// Connects clients to the same engine with its other recipes.
     pub async fn other_recipes(&self) -> Vec<Client> {
         let mut clients = Vec::new();
         for address in self.subject.other_recipes() {
@@ -59,22 +59,22 @@ impl<S: Subject> Trial<S> {
         clients
     }
 
-    /// A network to the engine that can be made to fail, if the subject has one.
+    /// Returns a network to the engine with failures under the case's control, if the subject has one.
     pub fn network(&self) -> Option<Box<dyn Network>> {
         self.subject.network()
     }
 
-    /// What the engine says that it can do.
+    /// Returns the engine's declared capabilities.
     pub fn capabilities(&self) -> &Capabilities {
         self.client.capabilities()
     }
 
-    /// A name that no other case uses, also not in an engine that is shared.
+    /// Returns a name that no other case uses, even in a shared engine.
     pub fn name(&self, tag: impl std::fmt::Display) -> String {
         format!("contract/{}/{tag}", self.run)
     }
 
-    /// A folder for the case's own files.
+    /// Returns a folder for the case's files.
     pub fn files(&self) -> &Path {
         self.files.path()
     }
@@ -84,8 +84,8 @@ impl<S: Subject> Trial<S> {
         self.capabilities().reach >= Reach::Host
     }
 
-    /// The ttl of a holder that is going to be killed. Where its lease has to run out, this is soon; where its death is noticed in
-    /// another way, this is so long that it cannot be the reason.
+    /// Returns the TTL for a holder that will be killed. It is short if the lease must expire. Otherwise the engine notices the death in
+    /// another way, and the TTL is so long that an expiry cannot be the reason.
     pub fn ttl_of_the_killed(&self) -> Duration {
         match self.capabilities().expiry {
             Expiry::Lease => Self::SHORT,
@@ -93,17 +93,17 @@ impl<S: Subject> Trial<S> {
         }
     }
 
-    /// Another process with a client of the same engine.
+    /// Starts another process with a client of the same engine.
     pub async fn helper(&self) -> Helper {
         Helper::start(self.module, &self.subject.address()).await
     }
 
-    /// The lock, got by a new owner that does not wait long for it.
+    /// Acquires the lock for a new owner, and waits for it if necessary.
     pub async fn holder(&self, name: &str) -> Guard {
         self.client.lock(name).ttl(Self::LONG).acquire().await.expect("the lock is got")
     }
 
-    /// Whether somebody else cannot get the lock now.
+    /// Whether another owner cannot acquire the lock now.
     pub async fn is_busy(&self, name: &str) -> bool {
         let other = self.client.lock(name).try_acquire().await.expect("the engine answers");
         match other {
@@ -115,17 +115,17 @@ impl<S: Subject> Trial<S> {
         }
     }
 
-    /// Waits until a condition holds, and fails if it does not within the subject's patience.
+    /// Waits until a condition holds. Panics if that takes longer than the subject's patience.
     pub async fn eventually(&self, what: &str, holds: impl AsyncFnMut() -> bool) {
         eventually(S::PATIENCE, what, holds).await;
     }
 
-    /// Waits for a future, and fails if it is not ready within the subject's patience.
+    /// Waits for a future. Panics if it takes longer than the subject's patience.
     pub async fn soon<F: Future>(&self, what: &str, future: F) -> F::Output {
         within(S::PATIENCE, what, future).await
     }
 
-    /// Fails unless neither a lock nor a waiter stays behind.
+    /// Waits until the lock has neither a holder nor a waiter. Panics if that takes longer than the subject's patience.
     pub async fn assert_nothing_left(&self, name: &str) {
         self.eventually("the lock is free", async || !self.is_busy(name).await).await;
         self.eventually("nobody holds the lock or waits for it", async || {
@@ -135,7 +135,7 @@ impl<S: Subject> Trial<S> {
         .await;
     }
 
-    /// Resolves when the engine shows so many waiters; at once where it does not show them.
+    /// Waits until the engine shows this number of waiters. Returns at once if the engine does not show waiters.
     pub async fn waiters(&self, name: &str, count: usize) {
         if self.capabilities().visible_waiters {
             self.eventually("the waiters are seen", async || {
@@ -146,7 +146,7 @@ impl<S: Subject> Trial<S> {
     }
 }
 
-/// Waits until a condition holds, and fails if it does not within that time.
+/// Waits until a condition holds. Panics if that takes longer than `patience`.
 pub async fn eventually(patience: Duration, what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let look = async {
         while !holds().await {
@@ -156,14 +156,13 @@ pub async fn eventually(patience: Duration, what: &str, mut holds: impl AsyncFnM
     within(patience, what, look).await;
 }
 
-/// Waits for a future, and fails if it is not ready within that time.
+/// Waits for a future. Panics if it takes longer than `patience`.
 pub async fn within<F: Future>(patience: Duration, what: &str, future: F) -> F::Output {
     let in_time = tokio::time::timeout(patience, future).await;
     in_time.unwrap_or_else(|_| panic!("not within {patience:?}: {what}"))
 }
 
-/// Polls a future at most so many times, each time when it was woken or after a short while, and then drops it; its
-/// output, if it was ready before.
+/// Polls a future at most `times` times, each time after a wake or a short pause, and then drops it. Returns its output if it was ready.
 pub async fn poll_times<F: Future>(future: F, times: usize) -> Option<F::Output> {
     struct Woken(Notify);
     impl Wake for Woken {
@@ -179,7 +178,7 @@ pub async fn poll_times<F: Future>(future: F, times: usize) -> Option<F::Output>
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return Some(output);
         }
-        // A future that waits for another's release is not woken at all: it is then dropped where it waits.
+        // A future that waits for another holder's release is never woken, and is then dropped in its wait.
         let _ = tokio::time::timeout(Duration::from_millis(30), woken.0.notified()).await;
     }
     None

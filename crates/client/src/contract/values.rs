@@ -1,10 +1,10 @@
-//! The value stays with the resource, and only its holder writes it.
+//! The value remains with the resource, and only its holder writes it.
 
 use super::{Subject, Trial, poll_times};
 use crate::engine::AcquireRequest;
 use crate::{LockName, Mode, Value, ValueError};
 
-/// What one holder wrote, the next finds, in every mode and through every client.
+/// The next holder finds the last written value, in every mode and through every client.
 pub async fn the_next_holder_finds_the_value<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().value {
         return;
@@ -67,7 +67,7 @@ pub async fn a_late_write_changes_nothing<S: Subject>(trial: Trial<S>) {
     assert_eq!(trial.holder(&name).await.value().bytes, "in time");
 }
 
-/// A writer that dies leaves its last value, in doubt until somebody writes again.
+/// After the death of a holder that may write, the last value is in doubt until the next write.
 pub async fn a_dead_writer_leaves_the_value_in_doubt<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().value || !trial.reaches_processes() {
         return;
@@ -81,7 +81,7 @@ pub async fn a_dead_writer_leaves_the_value_in_doubt<S: Subject>(trial: Trial<S>
     helper.kill();
     let acquire = |mode| trial.client().lock(&name).mode(mode).acquire();
     let in_doubt = Value { bytes: "half-done".into(), in_doubt: true };
-    // Also for the one after the next: who only looked has not resolved anything.
+    // Also for the second holder: reading does not resolve the doubt.
     for _ in 0..2 {
         let next = trial.soon("the next one gets it", acquire(Mode::Ex)).await.unwrap();
         assert_eq!(next.value(), in_doubt);
@@ -93,7 +93,7 @@ pub async fn a_dead_writer_leaves_the_value_in_doubt<S: Subject>(trial: Trial<S>
     assert_eq!(acquire(Mode::Ex).await.unwrap().value(), Value { bytes: "done".into(), in_doubt: false });
 }
 
-/// A write whose caller gave up is done before the release that follows it, or not at all.
+/// A write whose caller dropped it is done before the release that follows it, or not at all.
 pub async fn a_dropped_write_does_not_come_late<S: Subject>(trial: Trial<S>) {
     if !trial.capabilities().value {
         return;
@@ -106,7 +106,7 @@ pub async fn a_dropped_write_does_not_come_late<S: Subject>(trial: Trial<S>) {
         let _ = guard.release().await.unwrap();
         let next = trial.holder(&name).await;
         let found = next.value();
-        // Whatever was still under way is done when this returns.
+        // All pending writes are done when this returns.
         client.close().await.unwrap();
         let _ = next.release().await.unwrap();
         assert_eq!(trial.holder(&name).await.value().bytes, found.bytes, "somebody wrote without the lock");

@@ -1,23 +1,23 @@
-//! What stands between `//` and the options of a server's URL: `user:password@host:port,host:port/path`.
+//! The part of a server's URL between `//` and its options: `user:password@host:port,host:port/path`.
 
 use percent_encoding::percent_decode_str;
 
-/// Who logs in, and where.
+/// The login and the hosts that a URL names.
 #[derive(Clone)]
 pub(super) struct Authority {
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,
     /// Host and port of each server.
     pub(super) hosts: Vec<(String, u16)>,
-    /// What comes after the first `/`, decoded.
+    /// The text after the first `/`, decoded.
     pub(super) path: String,
 }
 
-/// What stands there is not repeated in an error, since it may be a password.
+/// The errors do not repeat the text of the URL, since it may contain a password.
 pub(super) const ENCODE: &str = " (in a password, `/` is written `%2F`, `?` `%3F`, `@` `%40`, `:` `%3A`)";
 
 impl Authority {
-    /// Takes it apart, or says what is wrong.
+    /// Parses the text after the scheme, or returns a message about the first mistake in it.
     pub(super) fn parse(rest: &str, default_port: u16) -> Result<Self, String> {
         let rest = rest.strip_prefix("//").ok_or("the URL lacks its `//`")?;
         let (rest, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -34,7 +34,7 @@ impl Authority {
         Ok(Self { user: decoded(user), password: decoded(password), hosts, path })
     }
 
-    /// The hosts as text that is the same for the same servers, in whatever order they are named.
+    /// Returns the hosts in lower case and sorted: the same text for the same servers, in whatever order the URL names them.
     pub(super) fn place(&self) -> String {
         let mut hosts: Vec<_> =
             self.hosts.iter().map(|(host, port)| shown(&host.to_lowercase(), *port)).collect();
@@ -43,11 +43,11 @@ impl Authority {
     }
 }
 
-/// Whether the system says that there is no such host, and not only that no name server answers.
+/// Whether the system's message says that the host does not exist, and not only that no name server answers.
 pub(super) fn is_unknown_host(said: &str) -> bool {
     said.contains("failed to lookup address")
         && !said.contains("Temporary failure")
-        // The same in musl's words.
+        // The same message in musl's wording.
         && !said.contains("Try again")
 }
 
@@ -55,10 +55,10 @@ fn decoded(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| percent_decode_str(text).decode_utf8_lossy().into_owned())
 }
 
-/// Both, or what is wrong beside that.
+/// Returns host and port, or the part of the error message that says more than the general text.
 fn host_and_port(text: &str, default_port: u16) -> Result<(String, u16), &'static str> {
     const PORT: &str = ": the port is not a number from 1 to 65535";
-    // An IPv6 address stands in brackets, since it has colons of its own.
+    // An IPv6 address is written in brackets, since it contains colons.
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, port) = rest.split_once(']').ok_or("")?;
@@ -74,12 +74,12 @@ fn host_and_port(text: &str, default_port: u16) -> Result<(String, u16), &'stati
     Ok((host, port))
 }
 
-/// A host and a port as they stand in a URL.
+/// Formats a host and a port as in a URL.
 pub(super) fn shown(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// How long one request may take.
+/// Parses the option `timeout_ms`: the time limit of one request.
 pub(super) fn timeout_ms(value: &str) -> Result<std::time::Duration, String> {
     let limit = value.parse().ok().filter(|ms| (1..=60_000).contains(ms));
     let limit = limit.ok_or_else(|| format!("`timeout_ms` is from 1 to 60000, and not `{value}`"))?;

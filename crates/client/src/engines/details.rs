@@ -1,4 +1,4 @@
-//! What is told of a holder or waiter to those who look: a text that engines write beside a lock, and do not decide by.
+//! The description of a holder or waiter in an inspection: a text that engines store beside a lock and never decide by.
 
 use std::fmt::{self, Display};
 use std::time::{Duration, SystemTime};
@@ -15,11 +15,11 @@ struct Details {
     host: Option<String>,
     pid: Option<u32>,
     since_ms: Option<u64>,
-    /// The grant, where the text is not known by it.
+    /// The grant, on engines where the key of the text does not contain it.
     grant: Option<GrantId>,
 }
 
-/// A member of whom this was told. Who told nothing that can be read is a member all the same.
+/// Builds a member from its stored description. A member with an unreadable description is still a member.
 pub(super) fn member(grant: GrantId, owner: OwnerId, mode: Mode, details: &str) -> Member {
     let details: Details = serde_json::from_str(details).unwrap_or_default();
     let mut member = Member::new(details.grant.unwrap_or(grant), owner, mode);
@@ -31,10 +31,10 @@ pub(super) fn member(grant: GrantId, owner: OwnerId, mode: Mode, details: &str) 
     member
 }
 
-/// So much of a label is told: servers have limits, and it is for people to read.
+/// The longest stored part of a label, in bytes: servers have limits, and labels are for people to read.
 const LONGEST_LABEL: usize = 1024;
 
-/// Who this process is, to those who look: what is the same for all of its locks.
+/// The part of the description that is the same for all locks of this process: its host and its process id.
 #[derive(Debug)]
 pub(super) struct ProcessInfo(String);
 
@@ -44,8 +44,8 @@ impl ProcessInfo {
         Self(format!(r#""host":{},"pid":{}"#, json(&host), std::process::id()))
     }
 
-    /// The details of a request, with its grant if the text is not known by it. Put together by hand, and where they are to stand, since it is
-    /// done for every lock.
+    /// Returns the description for a request, with its grant if the key of the text does not contain it. The text is formatted by hand, and
+    /// directly into its destination, since this runs for every lock.
     pub(super) fn details<'a>(
         &'a self,
         request: &'a AcquireRequest,
@@ -53,7 +53,7 @@ impl ProcessInfo {
         grant: Option<GrantId>,
     ) -> impl Display + use<'a> {
         let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        // A number of this size is written faster.
+        // A `u64` is formatted faster than a `u128`.
         let since_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
         fmt::from_fn(move |f| {
             write!(f, r#"{{{},"since_ms":{since_ms}"#, self.0)?;

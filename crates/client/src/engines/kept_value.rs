@@ -1,7 +1,7 @@
-//! A lock's value as it is kept on engines that only store bytes: with whether it is in doubt, and who may be about to write it.
+//! The stored form of a lock's value on engines that only store bytes: the bytes, an in-doubt flag and the mark of a possible writer.
 //!
-//! Whoever may write marks an existing value as its own when it gets the lock, and takes the mark away in the same step in which it lets go. A
-//! mark of one who is not there any more means that it died.
+//! A grant that allows writing marks an existing value when it acquires the lock. It removes the mark in the same step that releases the
+//! lock. A mark whose grant no longer exists therefore means that its holder died.
 
 use bytes::Bytes;
 use tenure_table::{GrantId, Value};
@@ -10,7 +10,7 @@ use tenure_table::{GrantId, Value};
 pub(super) struct KeptValue {
     pub(super) bytes: Bytes,
     in_doubt: bool,
-    /// Who may be about to write it.
+    /// The grant that may be about to write the value: the mark.
     writer: Option<GrantId>,
 }
 
@@ -21,7 +21,7 @@ const IN_DOUBT_AND_MARKED: u8 = b'x';
 const MARK: usize = size_of::<u128>();
 
 impl KeptValue {
-    /// As it stands on the server: a letter, the mark if there is one, and the bytes. Nothing, if it was not written by us.
+    /// Parses the stored form: a letter, the mark if there is one, and the bytes. Returns `None` for a text in another form.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         let (letter, rest) = text.split_first()?;
         let in_doubt = matches!(*letter, IN_DOUBT | IN_DOUBT_AND_MARKED);
@@ -51,29 +51,29 @@ impl KeptValue {
         text
     }
 
-    /// Whether somebody may be about to write it.
+    /// Whether some grant may be about to write the value.
     #[cfg(feature = "zookeeper")]
     pub(super) const fn is_marked(&self) -> bool {
         self.writer.is_some()
     }
 
-    /// What a reader finds, who knows which grants stand.
+    /// Returns the value for a reader, given a predicate that says which grants exist.
     pub(super) fn value(&self, stands: impl Fn(GrantId) -> bool) -> Value {
         let died = self.writer.is_some_and(|writer| !stands(writer));
         Value { bytes: self.bytes.clone(), in_doubt: self.in_doubt || died }
     }
 
-    /// The value that somebody found, marked as its own.
+    /// Builds the value that a grant found, with the mark of that grant.
     pub(super) fn marked(found: Value, writer: GrantId) -> Self {
         Self { bytes: found.bytes, in_doubt: found.in_doubt, writer: Some(writer) }
     }
 
-    /// What the one who has the mark writes.
+    /// Builds the value that the marked grant writes.
     pub(super) fn written(bytes: Bytes, writer: GrantId) -> Self {
         Self { bytes, in_doubt: false, writer: Some(writer) }
     }
 
-    /// As it is left by one who lets go.
+    /// Returns the value without its mark, as a release leaves it.
     #[must_use]
     pub(super) fn unmarked(self) -> Self {
         Self { writer: None, ..self }

@@ -1,4 +1,4 @@
-//! The engines, one module each, and how a URL picks one.
+//! The engines, one module each, and the choice of an engine by URL.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ mod stranger;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 
-/// The schemes of engines, and the feature of this crate that brings each.
+/// The schemes of all engines, each with the feature of this crate that provides it.
 const SCHEMES: &[(&str, &str)] = &[
     ("file", "file"),
     ("memory", "memory"),
@@ -68,12 +68,12 @@ const SCHEMES: &[(&str, &str)] = &[
     ("etcds", "etcd"),
 ];
 
-/// All schemes, for messages.
+/// Returns all schemes, for messages.
 pub(crate) fn known() -> String {
     SCHEMES.iter().map(|(scheme, _)| format!("{scheme}:")).collect::<Vec<_>>().join(", ")
 }
 
-/// The error for a scheme whose engine is not in this program.
+/// Returns the error for a scheme whose engine is not built into this program.
 fn missing(scheme: &str) -> UrlError {
     let scheme = scheme.to_owned();
     match SCHEMES.iter().find(|(known, _)| *known == scheme) {
@@ -82,7 +82,7 @@ fn missing(scheme: &str) -> UrlError {
     }
 }
 
-/// Opens the engine that a URL names. One that has a clock of its own puts it into the context, for its client to go by.
+/// Opens the engine that a URL names. An engine with its own clock puts that clock into the context, and the client uses it.
 #[allow(
     clippy::unused_async,
     unused_variables,
@@ -111,8 +111,10 @@ pub(crate) async fn open(url: &str, context: &mut EngineContext) -> Result<Arc<d
     }
 }
 
-/// The statements that make the tables which the engine at this URL needs, for those who may not make them themselves: where they are
-/// missing, the engine makes them when it is connected to. Nothing is connected to here. Empty, if the engine needs none.
+/// Returns the statements that create the tables of the engine at this URL; the list is empty if the engine needs none.
+///
+/// Use it for database users without the right to create tables: otherwise, the engine creates missing tables when it connects. This
+/// function connects to nothing.
 ///
 /// ```
 /// # #[cfg(feature = "postgres")] {

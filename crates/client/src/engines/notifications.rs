@@ -1,7 +1,7 @@
 //! The waiters of one client, and the connection on which the server notifies them.
 //!
-//! The connection is opened for the first waiter, and again when it breaks. A notification may be lost, so no waiter relies on it: each also
-//! asks by itself, rarely.
+//! The connection is opened for the first waiter, and again after it breaks. A notification may be lost, so no waiter relies on it: each
+//! waiter also polls, at long intervals.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,35 +17,36 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::EngineContext;
 use crate::wait::Backoff;
 
-/// The pauses before the connection is opened again.
+/// The shortest and the longest pause before the connection is opened again.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Where notifications come from.
+/// A source of notifications.
 pub(super) trait Source: fmt::Debug + Send + Sync + Sized + 'static {
-    /// What a notification says. The default is that the waiter is to ask.
+    /// The content of a notification. The default means that the waiter is to poll.
     type Message: Default + fmt::Debug + Send;
 
-    /// Listens on a connection until that ends: tells the listener when it is [open](NotificationListener::opened), and what it says.
+    /// Listens on a connection until it ends. Reports to the listener when the connection is [open](NotificationListener::opened), and each
+    /// notification on it.
     fn listen(
         &self,
         listener: &NotificationListener<Self>,
     ) -> impl Future<Output = Result<(), ListenError>> + Send;
 }
 
-/// Why there is no connection, or no longer.
+/// The reason why the connection ended or could not be opened.
 pub(super) struct ListenError {
     pub(super) message: String,
-    /// Whether to try again soon.
+    /// Whether to try again after the shortest pause.
     pub(super) retry_soon: bool,
 }
 
-/// The waiters of one client, and what notifies them.
+/// The waiters of one client, and the task that notifies them.
 #[derive(Debug)]
 pub(super) struct NotificationListener<S: Source> {
     source: S,
     context: EngineContext,
-    /// Under which name the server notifies this client; empty while it does not listen.
+    /// The name under which the server notifies this client; empty while it does not listen.
     client: Mutex<Arc<str>>,
     waiters: Mutex<Waiters<S::Message>>,
     is_begun: AtomicBool,
@@ -55,7 +56,7 @@ pub(super) struct NotificationListener<S: Source> {
 #[derive(Debug, Default)]
 struct Waiters<T> {
     mailboxes: HashMap<GrantId, Arc<Mailbox<T>>>,
-    /// How many wait for each lock.
+    /// The number of waiters for each lock.
     names: HashMap<LockName, usize>,
 }
 
@@ -78,7 +79,7 @@ impl<S: Source> NotificationListener<S> {
         })
     }
 
-    /// Under which name the server notifies this client; empty while it does not listen.
+    /// Returns the name under which the server notifies this client; empty while it does not listen.
     pub(super) fn client(&self) -> Arc<str> {
         self.client.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -95,7 +96,7 @@ impl<S: Source> NotificationListener<S> {
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on, a notification of this grant wakes the waiter; so does the opening of the connection.
+    /// Registers a waiter. From now on, a notification for this grant wakes it, and so does the opening of the connection.
     pub(super) fn register(self: &Arc<Self>, grant: GrantId, name: &LockName) -> Waiter<S> {
         let mailbox = Arc::new(Mailbox::default());
         let mut waiters = self.waiters();
@@ -108,14 +109,14 @@ impl<S: Source> NotificationListener<S> {
         Waiter { listener: self.clone(), grant, name: name.clone(), mailbox }
     }
 
-    /// Whether a waiter of this client waits for this lock and is notified: the next one will have to wait, too.
+    /// Whether a waiter of this client already waits for this lock and is notified. If so, a new request will have to wait, too.
     pub(super) fn has_waiter(&self, name: &LockName) -> bool {
         self.waiters().names.contains_key(name) && !self.client().is_empty()
     }
 
     /// Wakes one waiter with a message, if it still waits.
     pub(super) fn wake(&self, grant: GrantId, message: S::Message) {
-        // Without the lock on all of them.
+        // The mailbox is used without the lock on all mailboxes.
         let mailbox = self.waiters().mailboxes.get(&grant).cloned();
         if let Some(mailbox) = mailbox {
             *mailbox.message() = message;
@@ -123,20 +124,20 @@ impl<S: Source> NotificationListener<S> {
         }
     }
 
-    /// Wakes all waiters: it is not known who was notified.
+    /// Wakes all waiters, for when it is not known which of them were notified.
     pub(super) fn wake_all(&self) {
         for mailbox in self.waiters().mailboxes.values() {
             mailbox.arrived.notify_one();
         }
     }
 
-    /// From now on the server notifies the client under this name. Nobody has heard what it said before.
+    /// Records that the server now notifies the client under this name. All waiters poll, since earlier notifications were missed.
     pub(super) fn opened(&self, client: &str) {
         self.set_client(client);
         self.wake_all();
     }
 
-    /// Ends the connection, for good.
+    /// Closes the connection for good.
     pub(super) fn close(&self) {
         self.closing.cancel();
     }
@@ -154,7 +155,7 @@ impl<S: Source> NotificationListener<S> {
             let began = clock.now();
             let ended = self.source.listen(self).await;
             self.set_client("");
-            // A connection that is closed as soon as it is open is as bad as one that does not open.
+            // A connection that closes right after it opened counts as one that did not open.
             if clock.now().since(began) > LONGEST_PAUSE {
                 (pauses, is_told) = (backoff(), false);
             }
@@ -180,7 +181,7 @@ impl<T> Mailbox<T> {
     }
 }
 
-/// A request that waits, until this is dropped.
+/// A registered waiter. Dropping it ends the registration.
 #[derive(Debug)]
 pub(super) struct Waiter<S: Source> {
     listener: Arc<NotificationListener<S>>,
@@ -190,7 +191,7 @@ pub(super) struct Waiter<S: Source> {
 }
 
 impl<S: Source> Waiter<S> {
-    /// Resolves with the next message: with the default if that was for all.
+    /// Waits for the next message. The message is the default if all waiters were woken.
     pub(super) async fn woken(&self) -> S::Message {
         self.mailbox.arrived.notified().await;
         std::mem::take(&mut *self.mailbox.message())

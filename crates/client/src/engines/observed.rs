@@ -12,16 +12,16 @@ use crate::error::{AcquireError, InspectError};
 use crate::info::LockInfo;
 use crate::random;
 
-/// The pause before a lock is looked at again that could not be looked at.
+/// The pause before the next attempt to inspect a lock, after one that failed.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A lock as it is, and what resolves when it may have changed since.
+/// The state of a lock, and a future that resolves when the state may have changed.
 pub(super) struct Look {
     pub(super) info: LockInfo,
     pub(super) change: BoxFuture<'static, ()>,
 }
 
-/// The lock at first, and after each change.
+/// Yields the state of a lock at first, and after each change.
 pub(super) fn observe(
     look: impl Fn() -> BoxFuture<'static, Result<Look, InspectError>> + Send + 'static,
 ) -> BoxStream<'static, Result<LockInfo, InspectError>> {
@@ -36,7 +36,7 @@ pub(super) fn observe(
     }))
 }
 
-/// Acquires a lock. If the request asks for notices, the holder is told which modes others wait for, for as long as the grant stands.
+/// Acquires a lock. If the request asks for notices, reports the modes of the waiters to the holder for as long as the grant exists.
 pub(super) fn acquire_with_notices<E: Engine, F>(
     engine: Arc<E>,
     context: &EngineContext,

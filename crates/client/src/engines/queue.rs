@@ -1,19 +1,20 @@
-//! The queue of a lock on engines that keep one entry for each who holds or waits: the order of the entries decides, and nothing else.
+//! The queue of a lock on engines that keep one entry for each holder or waiter. Only the order of the entries decides.
 //!
-//! An entry holds if nobody before it conflicts with it; else it waits for the nearest one before it that does. So all six modes work by one
-//! rule, whoever comes late waits behind a conflicting waiter too, and when an entry goes, only those look who waited for that one.
+//! An entry holds the lock if no earlier entry conflicts with it. Otherwise it waits for the nearest earlier entry that conflicts. One rule
+//! therefore covers all six modes, and a late request also waits behind an earlier waiter that conflicts with it. When an entry is removed,
+//! only the waiters for that entry look at the queue again.
 
 use tenure_table::{GrantId, Mode};
 
-/// One who holds or waits.
+/// A holder or waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Its place: smaller is earlier.
+    /// The position in the queue: smaller is earlier.
     pub(super) order: i64,
     pub(super) mode: Mode,
-    /// Whose it is; nothing of one that another program wrote.
+    /// The grant of the entry; `None` for an entry that another program wrote.
     pub(super) grant: Option<GrantId>,
-    /// What it is called on the server.
+    /// The name of the entry on the server.
     pub(super) node: String,
 }
 
@@ -31,41 +32,41 @@ impl Queue {
         &self.0
     }
 
-    /// The place of the entry that is called so on the server.
+    /// Returns the place of the entry with this name on the server.
     pub(super) fn place(&self, node: &str) -> Option<usize> {
         self.0.iter().position(|entry| entry.node == node)
     }
 
-    /// Says whose an entry is, where its name does not.
+    /// Sets the grant of an entry whose name does not contain it.
     #[cfg(feature = "zookeeper")]
     pub(super) fn is_of(&mut self, place: usize, grant: Option<GrantId>) {
         self.0[place].grant = grant;
     }
 
-    /// Whether something stands for a grant.
+    /// Whether a grant has an entry.
     pub(super) fn has(&self, grant: GrantId) -> bool {
         self.0.iter().any(|entry| entry.grant == Some(grant))
     }
 
-    /// The nearest before this place that conflicts with it: whom it waits for. If there is none, it holds.
+    /// Returns the nearest earlier entry that conflicts with this place. If there is none, the entry holds the lock.
     pub(super) fn waits_for(&self, place: usize) -> Option<&Entry> {
         let mode = self.0[place].mode;
         self.0[..place].iter().rev().find(|before| !before.mode.compatible_with(mode))
     }
 
-    /// Those who hold.
+    /// Returns the entries that hold the lock.
     pub(super) fn holders(&self) -> impl Iterator<Item = &Entry> {
         (0..self.0.len()).filter(|place| self.waits_for(*place).is_none()).map(|place| &self.0[place])
     }
 }
 
-/// What an entry of ours is called: by its grant, so that it is found again if the answer to its making was lost, and by its mode, so that
-/// nobody has to read what is in it.
+/// Returns the name of an entry. The name contains the grant, so that the entry is found again if the response to its creation was lost.
+/// The name contains the mode, so that the content of an entry need not be read.
 pub(super) fn called(grant: GrantId, mode: Mode) -> String {
     format!("{grant}-{mode}")
 }
 
-/// Whose entry it is that is called so, if it is one of ours.
+/// Returns the grant and the mode in the name of an entry; `None` if another program made the entry.
 pub(super) fn whose(called: &str) -> Option<(GrantId, Mode)> {
     let (grant, mode) = called.split_once('-')?;
     Some((grant.parse().ok()?, Mode::ALL.into_iter().find(|known| known.as_str() == mode)?))
@@ -94,7 +95,7 @@ mod tests {
     fn who_conflicts_with_nobody_before_it_holds() {
         use Mode::{Cr, Ex, Nl, Pr};
         let queue = queue(&[Pr, Pr, Ex, Pr, Cr, Ex, Nl]);
-        // Whoever comes after a waiter waits for it, and for no more than it must.
+        // A later entry waits for a conflicting waiter, and for no other entry.
         assert_eq!(waits_for(&queue), [None, None, Some(1), Some(2), Some(2), Some(4), None]);
         assert_eq!(queue.holders().map(|entry| entry.order).collect::<Vec<_>>(), [0, 1, 6]);
         assert_eq!((queue.place("5"), queue.place("9")), (Some(5), None));

@@ -1,7 +1,7 @@
-//! Sessions, on engines that have them: what keeps all grants of one ttl alive together, and takes them along when it ends.
+//! Sessions, on engines that have them: a session keeps all grants of one TTL alive together, and they end with it.
 //!
-//! A grant is believed in from the last request that proves that the server still keeps the session. The session goes on for as long as the
-//! process does, so a grant that is not to be renewed is freed by us, when its time is over.
+//! The deadline of a grant counts from the last request that proves that the server keeps the session. The session lasts for as long as the
+//! process does, so the engine frees a grant that is not to be renewed when its time is over.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -20,12 +20,12 @@ use crate::error::LostReason;
 use crate::lease::{Term, Ttl};
 use crate::session_lease::SessionLease;
 
-/// What a server keeps for us, and what hangs on it.
+/// A session on the server, and the grants that depend on it.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// After that long without a word from us, the server ends it.
+    /// The time without a request from this client after which the server ends the session.
     timeout: Duration,
-    /// How long before that belief must have ended.
+    /// The time by which the deadline of a grant precedes the end of the session on the server.
     margin: Duration,
     ended: CancellationToken,
     state: Mutex<State>,
@@ -33,42 +33,42 @@ pub(super) struct Session {
 
 #[derive(Debug)]
 struct State {
-    /// When the last request was sent that proves that the server keeps it.
+    /// The time at which the last request was sent that proves that the server keeps the session.
     confirmed: BootTime,
     lease: SessionLease,
     held: HashMap<GrantId, Held>,
-    /// How many operations are under way in it.
+    /// The number of operations under way in the session.
     users: usize,
-    /// When it was first seen to be used by nobody.
+    /// The time at which the session was first seen to be unused.
     unused_since: Option<BootTime>,
 }
 
 /// A grant.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
-    /// What stands for it on the server.
+    /// The entry for the grant on the server.
     pub(super) node: String,
     pub(super) token: FencingToken,
-    /// The lock's value, if it is marked as this grant's to write.
+    /// The lock's value, if it carries this grant's mark.
     pub(super) marked: Option<KeptValue>,
-    /// Locked while the grant writes: what stands for it is freed after that.
+    /// Locked while the grant writes: the entry on the server is freed only after the write.
     #[cfg(feature = "zookeeper")]
     pub(super) writing: Arc<tokio::sync::Mutex<()>>,
     events: GrantEvents,
-    /// When it ends if it does not live as long as the session.
+    /// The end of a grant that does not last as long as the session.
     ends: Option<BootTime>,
-    /// Whether what stands for it is watched: of a grant that lasts.
+    /// Whether the entry on the server is watched; only for a grant that lasts as long as the session.
     watched: bool,
 }
 
 impl Held {
-    /// Its holder is told that it is lost.
+    /// Notifies the holder that the grant is lost.
     pub(super) fn is_lost(&self, reason: LostReason) {
         self.events.lost(reason);
     }
 }
 
-/// Until when a session is believed in.
+/// Returns the deadline of the grants in a session.
 fn deadline(confirmed: BootTime, ttl: Duration, margin: Duration) -> BootTime {
     Term::Lease { sent_at: confirmed, ttl, margin }.deadline().unwrap_or(confirmed)
 }
@@ -94,12 +94,12 @@ impl Session {
         self.timeout
     }
 
-    /// Raised when it has ended.
+    /// Cancelled when the session has ended.
     pub(super) const fn ended(&self) -> &CancellationToken {
         &self.ended
     }
 
-    /// The server keeps it: it has taken in a request that was sent at this instant.
+    /// Records that the server keeps the session: it has processed a request that was sent at this instant.
     pub(super) fn confirm(&self, sent_at: BootTime) {
         let mut state = self.state();
         state.confirmed = state.confirmed.max(sent_at);
@@ -108,18 +108,18 @@ impl Session {
         lease.confirm(deadline(confirmed, self.timeout, self.margin));
     }
 
-    /// It could not be confirmed, and that is tried again.
+    /// Records that a renewal failed and is being retried.
     pub(super) fn doubt(&self) {
         let lease = self.state().lease.clone();
         lease.doubt();
     }
 
-    /// Until when its grants may be believed in.
+    /// Returns the deadline of the grants in this session.
     pub(super) fn deadline(&self) -> BootTime {
         deadline(self.state().confirmed, self.timeout, self.margin)
     }
 
-    /// What may be believed of a grant.
+    /// Returns the term of a grant: its own lease if it has an end, else the session's.
     fn term(&self, state: &State, ends: Option<BootTime>) -> Term {
         match ends {
             Some(_) => Term::Lease { sent_at: state.confirmed, ttl: self.timeout, margin: self.margin },
@@ -127,7 +127,7 @@ impl Session {
         }
     }
 
-    /// From now on, this is the request's grant; or it has ended, and nothing is.
+    /// Records the grant of a request. Returns `None`, and records nothing, if the session has ended.
     pub(super) fn keep(
         &self,
         request: &AcquireRequest,
@@ -154,12 +154,12 @@ impl Session {
         Some(self.term(&state, ends))
     }
 
-    /// Its grant of this id.
+    /// Returns the grant with this id.
     pub(super) fn held(&self, grant: GrantId) -> Option<Held> {
         self.state().held.get(&grant).cloned()
     }
 
-    /// A grant was found to stand: it goes on for as long as what is confirmed.
+    /// Renews a grant that was found to exist: its end is one timeout after the last confirmation.
     pub(super) fn renewed(&self, grant: GrantId) -> Option<Term> {
         let mut state = self.state();
         let until = state.confirmed + self.timeout;
@@ -169,19 +169,19 @@ impl Session {
         Some(self.term(&state, ends))
     }
 
-    /// The lock's value is marked as this grant's, or no longer.
+    /// Records that the lock's value carries this grant's mark, or no longer does.
     pub(super) fn mark(&self, grant: GrantId, value: Option<KeptValue>) {
         if let Some(held) = self.state().held.get_mut(&grant) {
             held.marked = value;
         }
     }
 
-    /// It is no grant any more.
+    /// Removes a grant.
     pub(super) fn forget(&self, grant: GrantId) -> Option<Held> {
         self.state().held.remove(&grant)
     }
 
-    /// The grants that live as long as the session, and are not watched yet: from now on they are.
+    /// Returns the grants that last as long as the session and are not watched yet, and records them as watched.
     pub(super) fn begin_to_watch(&self) -> Vec<(GrantId, Held)> {
         let mut state = self.state();
         let new = state.held.iter_mut().filter(|(_, held)| held.ends.is_none() && !held.watched);
@@ -192,18 +192,18 @@ impl Session {
         .collect()
     }
 
-    /// How long the names of the nodes are together that are watched, or are to be.
+    /// Returns the total length of the names of the nodes that are watched, or are to be.
     #[cfg(feature = "zookeeper")]
     pub(super) fn watched_bytes(&self) -> usize {
         self.state().held.values().filter(|held| held.ends.is_none()).map(|held| held.node.len()).sum()
     }
 
-    /// Takes out those whose time is over.
+    /// Removes and returns the grants whose time is over.
     pub(super) fn overdue(&self, now: BootTime) -> Vec<(GrantId, Held)> {
         self.state().held.extract_if(|_, held| held.ends.is_some_and(|ends| ends <= now)).collect()
     }
 
-    /// It has ended, and all that it held is lost.
+    /// Ends the session and notifies the holders of all its grants that they are lost.
     pub(super) fn end(&self) {
         let mut state = self.state();
         self.ended.cancel();
@@ -214,13 +214,13 @@ impl Session {
         }
     }
 
-    /// Whether somebody holds by it, or something is under way in it.
+    /// Whether the session has a grant or an operation under way.
     #[cfg(feature = "zookeeper")]
     pub(super) fn in_use(&self) -> bool {
         self.state().in_use()
     }
 
-    /// Whether nobody has used it for long.
+    /// Whether the session has been unused for the time after which it is closed.
     fn is_idle(&self, now: BootTime) -> bool {
         let mut state = self.state();
         if state.in_use() {
@@ -231,25 +231,25 @@ impl Session {
     }
 }
 
-/// What has a session.
+/// A type with a session.
 pub(super) trait HasSession {
     fn session(&self) -> &Session;
 
-    /// Whether it has room for one more who waits.
+    /// Whether there is room for one more waiter.
     fn has_room(&self) -> bool {
         true
     }
 }
 
-/// The sessions of a client: one for each ttl that is asked for, and more where one is full.
+/// The sessions of a client: one for each requested TTL, and more where one is full.
 #[derive(Debug)]
 pub(super) struct Sessions<S> {
     present: Mutex<HashMap<Duration, Vec<Arc<S>>>>,
-    /// One is opened at a time.
+    /// Held while a session is opened: one at a time.
     opening: tokio::sync::Mutex<()>,
 }
 
-/// One that is not used for so long is given up.
+/// The time after which an unused session is closed.
 const IDLE: Duration = Duration::from_mins(1);
 
 impl<S> Default for Sessions<S> {
@@ -263,14 +263,14 @@ impl<S: HasSession> Sessions<S> {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One of this ttl that stands, and of which this is true.
+    /// Returns a session of this TTL that has not ended and that satisfies the predicate.
     pub(super) fn find(&self, ttl: Ttl, fits: impl Fn(&S) -> bool) -> Option<InUse<S>> {
         let present = self.present();
         let stands = |found: &&Arc<S>| !found.session().ended.is_cancelled() && fits(found);
         present.get(&whole_seconds(ttl))?.iter().find(stands).map(InUse::of)
     }
 
-    /// All of this ttl that stand.
+    /// Returns all sessions of this TTL that have not ended.
     #[cfg(feature = "zookeeper")]
     pub(super) fn every(&self, ttl: Ttl) -> Vec<InUse<S>> {
         let present = self.present();
@@ -278,12 +278,12 @@ impl<S: HasSession> Sessions<S> {
         standing.filter(|found| !found.session().ended.is_cancelled()).map(InUse::of).collect()
     }
 
-    /// One of this ttl with room in it, if it is there.
+    /// Returns an existing session of this TTL that has room.
     pub(super) fn of(&self, ttl: Ttl) -> Option<InUse<S>> {
         self.find(ttl, S::has_room)
     }
 
-    /// One of this ttl with room in it, which is opened if there is none.
+    /// Returns a session of this TTL that has room, and opens one if there is none.
     pub(super) async fn open<E>(
         &self,
         ttl: Ttl,
@@ -306,14 +306,14 @@ impl<S: HasSession> Sessions<S> {
         Ok(InUse(opened))
     }
 
-    /// The one that has this grant.
+    /// Returns the session that has this grant, and the grant.
     pub(super) fn with(&self, grant: GrantId, ttl: Ttl) -> Option<(InUse<S>, Held)> {
         let session = self.find(ttl, |found| found.session().held(grant).is_some())?;
         let held = session.session().held(grant)?;
         Some((session, held))
     }
 
-    /// Takes out those that nobody uses any more.
+    /// Removes and returns the sessions that are no longer used.
     pub(super) fn idle(&self, now: BootTime) -> Vec<Arc<S>> {
         let is_idle = |session: &S| session.session().is_idle(now);
         let mut present = self.present();
@@ -323,20 +323,20 @@ impl<S: HasSession> Sessions<S> {
         idle
     }
 
-    /// Takes out all.
+    /// Removes and returns all sessions.
     pub(super) fn all(&self) -> Vec<Arc<S>> {
         self.present().drain().flat_map(|(_, some)| some).collect()
     }
 }
 
-/// So that a client with many ttls does not have as many sessions.
+/// Rounds a TTL up to whole seconds, so that a client with many TTLs has fewer sessions.
 fn whole_seconds(ttl: Ttl) -> Duration {
     Duration::from_secs(
         ttl.get().as_nanos().div_ceil(1_000_000_000).try_into().expect("a ttl is at most a day"),
     )
 }
 
-/// A session in which something is under way.
+/// A session with an operation under way.
 #[derive(Debug)]
 pub(super) struct InUse<S: HasSession>(Arc<S>);
 
@@ -351,7 +351,7 @@ impl<S: HasSession> InUse<S> {
 }
 
 impl<S: HasSession> InUse<S> {
-    /// It is still in use, and may be closed meanwhile.
+    /// Returns a reference that still counts as a use of the session, but does not keep it from being closed.
     #[cfg(feature = "zookeeper")]
     pub(super) fn downgrade(self) -> WeakInUse<S> {
         self.0.session().state().users += 1;
@@ -359,7 +359,7 @@ impl<S: HasSession> InUse<S> {
     }
 }
 
-/// A session in which something is under way that ends with it.
+/// A use of a session by an operation that ends with the session.
 #[cfg(feature = "zookeeper")]
 #[derive(Debug)]
 pub(super) struct WeakInUse<S: HasSession>(Weak<S>);

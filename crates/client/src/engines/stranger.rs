@@ -1,13 +1,13 @@
-//! Locks that another program took, in the way of the recipe that ours is, too.
+//! Locks that another program took by the same recipe.
 
 use sha2::{Digest, Sha256};
 use tenure_table::{GrantId, Mode, OwnerId};
 
 use crate::info::Member;
 
-/// The holder of a lock that another program took: known by what it wrote, and nothing else.
+/// Returns the member for a holder in another program. It is identified only by the text that it wrote.
 pub(super) fn another(text: &[u8]) -> Member {
-    /// So much of it is shown.
+    /// The longest part of the text that is shown, in characters.
     const SHOWN: usize = 40;
     let digest = Sha256::digest(text);
     let (halves, _) = digest.as_slice().as_chunks::<16>();
@@ -19,6 +19,6 @@ pub(super) fn another(text: &[u8]) -> Member {
     member
 }
 
-/// What to do about a holder that is not one of ours.
+/// The advice about a holder in another program.
 pub(super) const ASK_ANOTHER: &str =
     "another program holds it, which does not listen to us: end that program, or break the lock by force";

@@ -1,23 +1,23 @@
-//! Why a write was not let through.
+//! Errors of a fenced write.
 
 use tenure_table::{FencingToken, LockName, Mode, NameError};
 
 use crate::error::Cause;
 
-/// Why a write was not let through. Unless a variant says otherwise, nothing was written.
+/// Why a fenced write was refused or failed. Unless a variant says otherwise, nothing was written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FenceError {
-    /// Somebody with a newer token was here before: this holder has lost its lock, whether it knows or not.
+    /// The resource has accepted a newer token: this holder has lost its lock, whether or not it has noticed.
     #[error(
         "token {token} of `{resource}` is stale, since {newest} has been here: the lock was lost, and somebody else had it since. Write nothing, roll back, and acquire the lock again"
     )]
     Stale {
         /// The resource.
         resource: LockName,
-        /// The token that came.
+        /// The refused token.
         token: FencingToken,
-        /// The newest that has been accepted.
+        /// The newest accepted token.
         newest: FencingToken,
     },
     /// The guard has no token.
@@ -28,52 +28,52 @@ pub enum FenceError {
         /// The resource.
         resource: LockName,
     },
-    /// The guard shares its lock, and tokens of holders at the same time cannot be compared.
+    /// The guard's mode is shared, and tokens of concurrent holders cannot be compared.
     #[error(
         "`{resource}` is held in mode {mode}, whose tokens cannot be compared: acquire it in mode EX or PW before you write"
     )]
     Mode {
         /// The resource.
         resource: LockName,
-        /// The mode in which it is held.
+        /// The held mode.
         mode: Mode,
     },
-    /// The resource is not a name that a lock could have.
+    /// The resource is not a valid lock name.
     #[error("the resource of the fence must be named as a lock is: {0}")]
     Resource(#[from] NameError),
-    /// The store has no room for a number of that size, and does not guess.
+    /// The store cannot represent a token of this size.
     #[error(
         "token {token} of `{resource}` does not fit: {store} keeps tokens up to {largest}. No engine of Tenure gives larger ones, so look where this one comes from"
     )]
     TooLarge {
         /// The resource.
         resource: LockName,
-        /// The token that came.
+        /// The token.
         token: FencingToken,
-        /// Where it does not fit.
+        /// The store.
         store: &'static str,
-        /// The largest that does.
+        /// The largest token that fits.
         largest: FencingToken,
     },
-    /// The table that keeps the tokens is not there.
+    /// The table for the tokens does not exist.
     #[error(
         "there is no table `{table}` to keep fencing tokens in: create it once with `SqlFence::create_table`, or have it created with the text of `SqlFence::create_table_sql`"
     )]
     NoTable {
-        /// Its name.
+        /// The table's name.
         table: String,
-        /// What the database said.
+        /// The database's error.
         #[source]
         cause: Cause,
     },
-    /// Another transaction was in the way.
+    /// Another transaction conflicted with this one.
     #[error(
         "another transaction was in the way at `{resource}`: roll back, and run the whole transaction again"
     )]
     Contended {
         /// The resource.
         resource: LockName,
-        /// What the database said.
+        /// The database's error.
         #[source]
         cause: Cause,
     },
@@ -84,44 +84,44 @@ pub enum FenceError {
     TimedOut {
         /// The resource.
         resource: LockName,
-        /// What the database said.
+        /// The database's error.
         #[source]
         cause: Cause,
     },
-    /// What is kept as the newest token is not one.
+    /// The stored newest token is not a number.
     #[error(
         "what is kept as the newest token of `{resource}` is no token ({found}): find out who wrote it, and put the number of the newest grant there"
     )]
     Damaged {
         /// The resource.
         resource: LockName,
-        /// What is there instead.
+        /// The stored text.
         found: String,
     },
-    /// The store answered, and said no; or the user's own script failed. In Redis the token may have been accepted, and what the script did
-    /// before it failed stands.
+    /// The store refused the request, or the user's own script failed. In Redis, the token may have been accepted, and what the script
+    /// did before it failed remains.
     #[error("the fenced write to `{resource}` was refused: {cause}")]
     Refused {
         /// The resource.
         resource: LockName,
-        /// What the store said.
+        /// The store's error.
         #[source]
         cause: Cause,
     },
-    /// The store could not be asked, or did not answer. Outside of a transaction, whether the write was done is not known.
+    /// The store could not be asked, or did not answer. Outside of a transaction, it is unknown whether the write was done.
     #[error(
         "the fence of `{resource}` did not answer: {cause}; look whether the write was done, or repeat it with the same token where twice is as good as once"
     )]
     NoAnswer {
         /// The resource.
         resource: LockName,
-        /// What went wrong.
+        /// The underlying error.
         #[source]
         cause: Cause,
     },
 }
 
-/// The one comparison, where it is made here and not by the store.
+/// Compares a token with the newest, where the store does not do so itself.
 pub(super) fn compare(
     resource: LockName,
     token: FencingToken,

@@ -1,6 +1,6 @@
-//! The fence in front of an HTTP service: a tower layer that lets a request through when its token has been accepted.
+//! Fencing for an HTTP service: a tower layer that passes a request on when its token has been accepted.
 //!
-//! Nothing of the service is called before the store has said yes, and whatever else it says is an answer of the layer's own.
+//! The service is not called before the store has accepted the token. After any other result, the layer itself responds.
 
 use std::fmt;
 use std::future::Future;
@@ -23,15 +23,15 @@ use super::source::TokenSource;
 use super::store::FenceStore;
 use crate::telemetry;
 
-/// The header that carries a token: its number, in decimal digits.
+/// The header that carries a token, in decimal digits.
 pub const HEADER: HeaderName = HeaderName::from_static("fencing-token");
 
-/// How long the store may take, unless told otherwise.
+/// The default time limit for the store.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 type ResourceOf = dyn Fn(&Parts) -> String + Send + Sync;
 
-/// Lets a request through to the service behind it only if its `Fencing-Token` is not stale.
+/// Passes a request on to the service behind it only if its `Fencing-Token` is not stale.
 ///
 /// ```no_run
 /// # #[cfg(feature = "postgres")]
@@ -50,26 +50,27 @@ type ResourceOf = dyn Fn(&Parts) -> String + Send + Sync;
 /// # }
 /// ```
 ///
-/// | what comes | the answer |
+/// | the request's token | the response |
 /// | --- | --- |
-/// | a token that is not older than the newest of its resource | the service's |
-/// | an older one | 412 Precondition Failed, with `error: "stale_token"` and the newest |
-/// | none | 428 Precondition Required, `missing_token`; with [`allow_missing`](Self::allow_missing) the service's |
-/// | something else, or several, or one that the store has no room for | 400 Bad Request, `malformed_token` |
-/// | a resource that is not a name | 400 Bad Request, `malformed_resource` |
+/// | not older than the newest of its resource | the service's |
+/// | older | 412 Precondition Failed, with `error: "stale_token"` and the newest |
+/// | missing | 428 Precondition Required, `missing_token`; with [`allow_missing`](Self::allow_missing) the service's |
+/// | not a number, several, or too large for the store | 400 Bad Request, `malformed_token` |
+/// | any, for a resource that is not a valid name | 400 Bad Request, `malformed_resource` |
 /// | any, while the store does not answer | 503 Service Unavailable, `store_unavailable` |
 ///
-/// The layer's own answers have a JSON body: `error`, `message`, and where they are known `resource`, `token`, `newest`.
+/// The layer's own responses have a JSON body: `error`, `message`, and where known `resource`, `token`, `newest`.
 ///
 /// # What it cannot do
 ///
-/// **Check and write are two steps here.** A request that was accepted can be held up on its way from the layer to the data, while a newer
-/// token is accepted and its write done; then the older write comes last, and stands. The window is as long as the service takes for a
-/// request, not as long as a client sleeps, which is what fencing is for; but where not one such write may happen, check where the data is.
-/// The service finds what was accepted in the request's extensions, as [`Accepted`], and can give it to `SqlFence::guard`
-/// in its own transaction.
+/// **Check and write are two steps here.** An accepted request can be delayed between the layer and the data, while a newer token is
+/// accepted and its write done. The older write then comes last, and remains. The window is the service's time for one request. It does
+/// not grow with the pause of a client, against which fencing protects.
 ///
-/// It fences every request that comes to it, also a GET: put it around the routes that write.
+/// Where not a single such write may happen, check at the data: the service finds what was accepted in the request's extensions, as
+/// [`Accepted`], and can pass it to `SqlFence::guard` in its own transaction.
+///
+/// The layer fences every request, also a GET: apply it to the routes that write.
 #[derive(Clone)]
 pub struct FenceLayer {
     store: Arc<dyn FenceStore>,
@@ -84,7 +85,7 @@ enum Missing {
     Allowed,
 }
 
-/// What the fence has let through: the layer puts it into the extensions of the request.
+/// What the fence has accepted. The layer adds it to the extensions of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// The resource.
@@ -93,7 +94,7 @@ pub struct Accepted {
     pub token: FencingToken,
 }
 
-/// For a service that checks once more, where its data is.
+/// Lets a service check once more, at its data.
 impl TokenSource for &Accepted {
     fn resource_and_token(&self) -> Result<(LockName, FencingToken), FenceError> {
         Ok((self.resource.clone(), self.token))
@@ -101,8 +102,8 @@ impl TokenSource for &Accepted {
 }
 
 impl FenceLayer {
-    /// The fence on this store. The resource of a request is the path of its URL, percent-decoded, as the layer sees it: the
-    /// `Router::nest` of axum, for instance, takes the first part of the path away from what is inside.
+    /// Creates a fence on this store. The resource of a request is the path of its URL, percent-decoded, as the layer sees it: axum's
+    /// `Router::nest`, for instance, removes the first part of the path for the layers inside.
     pub fn new(store: impl FenceStore) -> Self {
         Self {
             store: Arc::new(store),
@@ -112,8 +113,8 @@ impl FenceLayer {
         }
     }
 
-    /// Takes the resource of a request from this function, which must give one name to all requests that write to the same data. The
-    /// name has 1 to 512 bytes and no control characters, as a lock's.
+    /// Determines the resource of a request with this function, which must return one name for all requests that write to the same data.
+    /// The name has 1 to 512 bytes and no control characters, like a lock's.
     ///
     /// ```
     /// # use tenure::fence::{FenceLayer, MemoryStore};
@@ -125,22 +126,22 @@ impl FenceLayer {
         self
     }
 
-    /// Lets requests through that have no token at all. Who sends one is still held to it, and who sends none is not fenced: this is
-    /// for the time in which not all clients send them yet.
+    /// Passes on requests that have no token at all, without fencing them. A token that is sent is still checked. This is for a
+    /// transition in which not all clients send tokens yet.
     #[must_use]
     pub const fn allow_missing(mut self) -> Self {
         self.missing = Missing::Allowed;
         self
     }
 
-    /// How long the store may take before the answer is 503: 5 seconds unless told. It needs the timers of tokio.
+    /// Sets the time limit for the store, after which the response is 503: 5 seconds by default. It needs the timers of tokio.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// What is let through, or why not.
+    /// Returns what is accepted, or why the request is refused.
     async fn check(&self, request: &Parts) -> Result<Option<Accepted>, Refusal> {
         let Some(token) = token_of(request)? else {
             return match self.missing {
@@ -174,8 +175,8 @@ impl fmt::Debug for FenceLayer {
     }
 }
 
-/// Decoded, since a path that is spelled in two ways is one to a router. What is no text then becomes the same text for all: rather one
-/// fence for two resources than two for one.
+/// Decoded, since a router treats two spellings of a path as one. Invalid UTF-8 becomes one replacement text: one fence for two resources
+/// is safe, two fences for one are not.
 fn path(request: &Parts) -> String {
     percent_decode_str(request.uri.path()).decode_utf8_lossy().into_owned()
 }
@@ -186,7 +187,7 @@ fn token_of(request: &Parts) -> Result<Option<FencingToken>, Refusal> {
     if values.next().is_some() {
         return Err(Refusal::malformed("there are several Fencing-Token headers: send one".to_owned()));
     }
-    // Only digits: Rust would also read `+7`.
+    // Only digits: Rust's parser would also accept `+7`.
     let digits = value.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     match digits.and_then(|digits| digits.parse().ok()) {
         Some(number) => Ok(Some(FencingToken::new(number))),
@@ -197,7 +198,7 @@ fn token_of(request: &Parts) -> Result<Option<FencingToken>, Refusal> {
     }
 }
 
-/// Why a request is not let through, as its client gets to see it.
+/// A refusal, as the client sees it.
 #[derive(Debug)]
 struct Refusal {
     status: StatusCode,
@@ -239,7 +240,7 @@ impl Refusal {
             FenceError::Resource(_) => {
                 Self::new(StatusCode::BAD_REQUEST, "malformed_resource", error.to_string())
             }
-            // What went wrong inside is for the service's own log.
+            // Internal errors are for the service's own log.
             _ => {
                 let message = "whether this token is stale cannot be found out now: nothing was written, so send the request again later, with the same token";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message.to_owned())
@@ -270,8 +271,8 @@ impl<S> Layer<S> for FenceLayer {
     }
 }
 
-/// A service behind a fence: what [`FenceLayer`] makes of it. The body of its answers must be one that a `String` can become, as those
-/// of axum and of `http-body-util` are.
+/// A service behind a fence, made by [`FenceLayer`]. The body of its responses must be convertible from a `String`, as the bodies of axum
+/// and of `http-body-util` are.
 #[derive(Clone, Debug)]
 pub struct FenceService<S> {
     fence: FenceLayer,
@@ -294,7 +295,7 @@ where
     }
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
-        // The one that was found ready is the one to call; its clone may not be ready yet.
+        // The instance that was polled ready must be called; its clone may not be ready yet.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let fence = self.fence.clone();

@@ -1,28 +1,28 @@
-//! The fence: the check where the data is.
+//! Fencing: the check of tokens at the data.
 //!
-//! A process can be stopped between any two of its instructions, for an hour if need be, and a request can be under way for as long. So no
-//! lock can keep a late write out. What can is the storage, which is there when the write arrives: it keeps the newest
-//! [`FencingToken`](crate::FencingToken) that it has seen for each resource, and refuses an older one. This module is that check, for storage that you
-//! have already:
+//! A process can be paused between any two instructions, for an hour if need be, and a request can be in transit for as long. So no lock
+//! can keep out a late write. The storage can, since it is present when the write arrives: it keeps the newest
+//! [`FencingToken`](crate::FencingToken) that it has seen for each resource, and refuses an older one. This module provides that check
+//! for existing storage:
 //!
 //! | the data is in | use | check and write are |
 //! | --- | --- | --- |
 //! | PostgreSQL, MariaDB, MySQL | [`SqlFence`], in your own transaction | one |
 //! | Redis | [`RedisFence`]: `set`, or your own Lua script | one |
-//! | whatever an HTTP service writes to | [`FenceLayer`] in front of it | two, one after the other |
+//! | any data behind an HTTP service | [`FenceLayer`] in front of it | two, one after the other |
 //!
-//! A token that is equal to the newest is accepted: it is the same grant, which may write as often as it likes.
+//! A token that is equal to the newest is accepted: it belongs to the same grant, which may write any number of times.
 //!
-//! The rules are few:
+//! Four rules:
 //!
-//! - **All who write to the resource must come through the fence.** One who does not is not kept out, nor noticed.
-//! - **The resource of the fence is the lock's name**, or at least one resource always goes with one lock: tokens of different locks say
-//!   nothing about each other.
-//! - **Only tokens of exclusive grants** (EX and PW) can be compared. Readers have none that mean anything here.
-//! - **Whoever may write may also lock others out**, with a token that is too large. The fence is against mistakes, not against
-//!   enemies: these are the login's matter.
+//! - **Every writer of the resource must use the fence.** A writer that bypasses it is neither refused nor noticed.
+//! - **The resource of the fence is the lock's name**, or at least each resource always belongs to the same lock: tokens of different
+//!   locks cannot be compared.
+//! - **Only tokens of exclusive grants** (EX and PW) can be compared. Tokens of readers have no meaning here.
+//! - **A client that may write can also lock others out**, with a token that is too large. The fence protects against mistakes, not
+//!   against attackers: authentication must keep attackers out.
 //!
-//! How it is used on each is in `docs/fence.md`.
+//! `docs/fence.md` shows the use with each storage.
 
 mod error;
 #[cfg(feature = "http")]
@@ -46,7 +46,7 @@ pub use error::FenceError;
 pub use source::TokenSource;
 pub use store::{FenceStore, MemoryStore};
 
-/// What the page shows is compiled.
+/// Compiles the examples of the page.
 #[cfg(all(doctest, feature = "redis", feature = "postgres", feature = "http"))]
 #[doc = include_str!("../../../../docs/fence.md")]
 struct Page;

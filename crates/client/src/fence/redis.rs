@@ -1,4 +1,4 @@
-//! The fence in Redis: a script that compares, keeps, and goes on to the write.
+//! Fencing in Redis: a script that compares the token, stores it, and continues with the write.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -10,14 +10,14 @@ use super::error::FenceError;
 use super::source::TokenSource;
 use super::store::FenceStore;
 
-/// What stands before the user's script. The fence's own key and token come behind the user's, and are gone when that begins.
+/// The text before the user's script. The fence's own key and token follow the user's, and are removed before the user's script begins.
 const CHECK: &str = include_str!("check.lua");
 
-/// The codes by which the script says no. No command of Redis has them.
+/// The error codes of a refusal. No command of Redis uses them.
 const STALE: &str = "TENURESTALE";
 const DAMAGED: &str = "TENUREDAMAGED";
 
-/// Refuses stale tokens in Redis, in the same step as the write that they come with.
+/// Refuses stale tokens in Redis, in one atomic step with the write.
 ///
 /// ```no_run
 /// # async fn example(locks: tenure::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -38,8 +38,8 @@ const DAMAGED: &str = "TENUREDAMAGED";
 /// # }
 /// ```
 ///
-/// The newest token of a resource is in the key `tenure:fence:RESOURCE`, which stays. **It assumes that Redis keeps its
-/// memory**: where that key is lost, by eviction or a restart without data, the next token to come is accepted, whatever it is.
+/// The newest token of a resource is in the key `tenure:fence:RESOURCE`, which is never removed. **The fence assumes that Redis keeps its
+/// memory**: if that key is lost, by eviction or a restart without data, the next token is accepted, however old it is.
 #[derive(Clone, Debug)]
 pub struct RedisFence {
     prefix: String,
@@ -48,12 +48,12 @@ pub struct RedisFence {
 }
 
 impl RedisFence {
-    /// The fence whose keys begin with `tenure:fence:`.
+    /// Creates a fence whose keys begin with `tenure:fence:`.
     pub fn new() -> Self {
         Self::with_prefix("tenure:fence:")
     }
 
-    /// The fence whose keys begin with another text.
+    /// Creates a fence whose keys begin with another text.
     pub fn with_prefix(prefix: impl Into<String>) -> Self {
         let prefix = prefix.into();
         let set = FencedScript::new(prefix.clone(), "return redis.call('SET', KEYS[1], ARGV[1])");
@@ -61,10 +61,10 @@ impl RedisFence {
         Self { prefix, set, check }
     }
 
-    /// `SET key value`, unless the token is stale. As any SET, it takes away a time to live that the key may have.
+    /// Runs `SET key value`, unless the token is stale. As any SET, it removes the key's time to live.
     ///
     /// # Cancellation safety
-    /// May be dropped at any point: then it may have been done, or not.
+    /// May be dropped at any point: the command may then have been done or not.
     pub async fn set(
         &self,
         connection: &mut impl ConnectionLike,
@@ -75,11 +75,10 @@ impl RedisFence {
         self.set.key(key).arg(value).run(connection, by).await
     }
 
-    /// Only accepts the token or refuses it, and writes nothing else: for storage that is elsewhere, where check and write are
-    /// then two steps.
+    /// Accepts or refuses the token, and writes nothing else: for storage elsewhere, where check and write are then two steps.
     ///
     /// # Cancellation safety
-    /// May be dropped at any point: then the token may have been accepted, or not.
+    /// May be dropped at any point: the token may then have been accepted or not.
     pub async fn guard(
         &self,
         connection: &mut impl ConnectionLike,
@@ -88,15 +87,15 @@ impl RedisFence {
         self.check.call().run(connection, by).await
     }
 
-    /// A Lua script of your own that runs only if the token is not stale. Make it once, and call it often.
+    /// Creates a Lua script that runs only if the token is not stale. Create it once, and call it often.
     ///
-    /// Its `KEYS` and `ARGV` are those that it is called with, and what it returns comes back. As always in Redis, what it has
-    /// done before an error of its own stands. A first line such as `#!lua flags=…` (Redis 7) stays the first line.
+    /// Its `KEYS` and `ARGV` are those of the call, and its result is returned. As always in Redis, what the script did before its own
+    /// error remains. A first line such as `#!lua flags=…` (Redis 7) stays the first line.
     pub fn script(&self, lua: &str) -> FencedScript {
         FencedScript::new(self.prefix.clone(), lua)
     }
 
-    /// The same keys as a [`FenceStore`], for `FenceLayer`. Give it a connection that comes back by itself, such as the crate redis'
+    /// Returns a [`FenceStore`] on the same keys, for `FenceLayer`. Pass a connection that reconnects by itself, such as the crate redis'
     /// `ConnectionManager`: after a `MultiplexedConnection` has broken, all requests are answered with 503.
     pub const fn store<C>(self, connection: C) -> RedisStore<C>
     where
@@ -112,7 +111,7 @@ impl Default for RedisFence {
     }
 }
 
-/// A script behind the fence: what [`RedisFence::script`] gives.
+/// A fenced script, made by [`RedisFence::script`].
 #[derive(Clone, Debug)]
 pub struct FencedScript {
     prefix: String,
@@ -126,30 +125,30 @@ impl FencedScript {
             Some((first, rest)) if first.starts_with("#!") => (format!("{first}\n"), rest),
             _ => (String::new(), lua),
         };
-        // A function, so that a `return` in the middle of the user's text is one, and what it calls local is its own. Its end
-        // is on a line of its own, in case the text ends with a comment.
+        // A function, so that a `return` in the middle of the user's text works, and its locals are its own. The `end` is on a separate
+        // line, in case the text ends with a comment.
         let text = format!("{first_line}{CHECK}\nreturn (function()\n{lua}\nend)()");
         let hash = Script::new(&text).get_hash().to_owned();
         Self { prefix, text, hash }
     }
 
-    /// A call of it, without keys and arguments so far.
+    /// Creates a call without keys and arguments.
     pub const fn call(&self) -> FencedCall<'_> {
         FencedCall { script: self, keys: Vec::new(), args: Vec::new() }
     }
 
-    /// A call of it with a key, its `KEYS[1]`.
+    /// Creates a call with a key, its `KEYS[1]`.
     pub fn key(&self, key: impl ToRedisArgs) -> FencedCall<'_> {
         self.call().key(key)
     }
 
-    /// A call of it with an argument, its `ARGV[1]`.
+    /// Creates a call with an argument, its `ARGV[1]`.
     pub fn arg(&self, arg: impl ToRedisArgs) -> FencedCall<'_> {
         self.call().arg(arg)
     }
 }
 
-/// A call of a [`FencedScript`], with what it is called with.
+/// A call of a [`FencedScript`], with its keys and arguments.
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing until it is run"]
 pub struct FencedCall<'a> {
@@ -159,22 +158,22 @@ pub struct FencedCall<'a> {
 }
 
 impl FencedCall<'_> {
-    /// Its next `KEYS`.
+    /// Adds the next of its `KEYS`.
     pub fn key(mut self, key: impl ToRedisArgs) -> Self {
         key.write_redis_args(&mut self.keys);
         self
     }
 
-    /// Its next `ARGV`.
+    /// Adds the next of its `ARGV`.
     pub fn arg(mut self, arg: impl ToRedisArgs) -> Self {
         arg.write_redis_args(&mut self.args);
         self
     }
 
-    /// Runs it, unless the token is stale.
+    /// Runs the script, unless the token is stale.
     ///
     /// # Cancellation safety
-    /// May be dropped at any point: then it may have been done, or not.
+    /// May be dropped at any point: the script may then have run or not.
     pub async fn run<T: FromRedisValue>(
         self,
         connection: &mut impl ConnectionLike,
@@ -184,7 +183,7 @@ impl FencedCall<'_> {
         let script = self.script;
         let by_hash = self.command("EVALSHA", &script.hash, &resource, token);
         let answer = match by_hash.query_async(connection).await {
-            // The whole text is not only kept by Redis but also run, so that nothing can be forgotten between the two.
+            // EVAL sends the whole text, which Redis both keeps and runs. So it cannot be forgotten between two requests.
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 self.command("EVAL", &script.text, &resource, token).query_async(connection).await
             }
@@ -210,7 +209,7 @@ fn failed(resource: LockName, token: FencingToken, error: RedisError) -> FenceEr
         (Some(DAMAGED), found) => {
             FenceError::Damaged { resource, found: found.unwrap_or_default().to_owned() }
         }
-        // What has a code was said by Redis; and what was said and not understood was done.
+        // An error with a code is a response of Redis. After a response of an unexpected type, the script has run.
         (Some(_), _) => FenceError::Refused { resource, cause: error.into() },
         _ if error.kind() == ErrorKind::UnexpectedReturnType => {
             FenceError::Refused { resource, cause: error.into() }
@@ -219,7 +218,7 @@ fn failed(resource: LockName, token: FencingToken, error: RedisError) -> FenceEr
     }
 }
 
-/// A [`FenceStore`] in Redis: what [`RedisFence::store`] gives.
+/// A [`FenceStore`] in Redis, made by [`RedisFence::store`].
 #[derive(Clone, Debug)]
 pub struct RedisStore<C> {
     fence: RedisFence,

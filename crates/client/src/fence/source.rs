@@ -1,11 +1,11 @@
-//! What a write is fenced by.
+//! The source of a write's token.
 
 use tenure_table::{FencingToken, LockName};
 
 use super::error::FenceError;
 use crate::guard::Guard;
 
-/// What a write is fenced by: a guard, whose name and token belong together; or a resource and a token, where the guard is elsewhere.
+/// The resource and token of a fenced write: a guard, whose name and token belong together; or a pair, where the guard is elsewhere.
 ///
 /// ```
 /// # use tenure::fence::TokenSource;
@@ -22,11 +22,11 @@ use crate::guard::Guard;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait TokenSource {
-    /// The resource and the token.
+    /// Returns the resource and the token.
     ///
     /// # Errors
-    /// [`FenceError::NoToken`] if the engine of a guard gives no tokens, [`FenceError::Mode`] if a guard shares its lock, and
-    /// [`FenceError::Resource`] if a resource is not named as a lock is.
+    /// [`FenceError::NoToken`] if the guard's engine has no tokens, [`FenceError::Mode`] if the guard's mode is shared, and
+    /// [`FenceError::Resource`] if the resource is not a valid lock name.
     fn resource_and_token(&self) -> Result<(LockName, FencingToken), FenceError>;
 }
 

@@ -1,4 +1,4 @@
-//! The fence in a database: one statement in the same transaction as the write.
+//! Fencing in a database: one statement in the same transaction as the write.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::error::Cause;
 use crate::sql::sealed::Driver;
 use crate::sql::{Dialect, SqlConnection, SqlDatabase, TableName, Trouble};
 
-/// How long a check waits for another transaction, unless told otherwise.
+/// The default time for which a check waits for another transaction.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often a check of its own, in a transaction of its own, is tried again if another transaction is in the way: each time somebody
-/// else got on, so this is far more than it takes.
+/// The number of attempts of a check in a separate transaction if other transactions conflict. Each conflict means that another
+/// transaction succeeded, so this is far more than needed.
 const STORE_ATTEMPTS: usize = 10;
 
-/// Refuses stale tokens in a database, in the same transaction as the write that they come with.
+/// Refuses stale tokens in a database, in the same transaction as the write.
 ///
 /// ```no_run
 /// # async fn example(pool: sqlx::PgPool, locks: tenure::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -42,33 +42,33 @@ const STORE_ATTEMPTS: usize = 10;
 /// ```
 ///
 /// The same works with a `MySqlPool`, and with a [`PgConnection`](https://docs.rs/sqlx/latest/sqlx/struct.PgConnection.html) or
-/// `MySqlConnection` on which you have begun a transaction yourself.
+/// `MySqlConnection` that has an open transaction.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SqlFence {
     table: TableName,
     lock_timeout: Duration,
 }
 
-/// Why the table for tokens was not created.
+/// Why the table for the tokens was not created.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the table `{table}` for fencing tokens could not be created: {cause}; if this user may not create tables, have it created with the text of `SqlFence::create_table_sql`"
 )]
 pub struct CreateTableError {
-    /// Its name.
+    /// The table's name.
     pub table: TableName,
-    /// What the database said.
+    /// The database's error.
     #[source]
     pub cause: sqlx::Error,
 }
 
 impl SqlFence {
-    /// The fence that keeps its tokens in the table `tenure_fence`.
+    /// Creates a fence that keeps its tokens in the table `tenure_fence`.
     pub fn new() -> Self {
         Self::in_table(TableName::literal("tenure_fence").expect("a plain short word is a name"))
     }
 
-    /// The fence that keeps its tokens in another table.
+    /// Creates a fence that keeps its tokens in another table.
     ///
     /// ```
     /// # use tenure::fence::{IdentifierError, SqlFence, TableName};
@@ -79,24 +79,25 @@ impl SqlFence {
         Self { table, lock_timeout: LOCK_TIMEOUT }
     }
 
-    /// How long a check waits for a transaction that has passed the fence of the same resource and is not over: 5 s unless told. Then the
-    /// error is [`FenceError::TimedOut`]. A shorter limit of the session stays in force, and the rest of the transaction is not affected.
+    /// Sets how long a check waits for another transaction that has passed the fence of the same resource and has not ended: 5 s by
+    /// default. Then the error is [`FenceError::TimedOut`]. A shorter limit of the session stays in force, and the rest of the
+    /// transaction is not affected.
     ///
     /// With PostgreSQL, the limit covers the row and not the lock on the fence's table: while another session alters that table, only the
-    /// session's own `lock_timeout` ends the check. MariaDB counts in whole seconds, rounded up. MySQL has no such
-    /// limit for a single statement: there it is the session's `innodb_lock_wait_timeout`.
+    /// session's own `lock_timeout` ends the check. MariaDB rounds up to whole seconds. MySQL has no limit for a single statement: there,
+    /// the session's `innodb_lock_wait_timeout` applies.
     #[must_use]
     pub const fn lock_timeout(mut self, limit: Duration) -> Self {
         self.lock_timeout = limit;
         self
     }
 
-    /// Creates the table, unless it is there. Several may do so at once.
+    /// Creates the table, unless it exists. Concurrent calls do no harm.
     ///
-    /// Not within a transaction: MariaDB and MySQL commit whatever is open before they create a table.
+    /// Do not call it within a transaction: MariaDB and MySQL commit an open transaction before they create a table.
     ///
     /// # Cancellation safety
-    /// May be dropped at any point: then the table may be there, or not.
+    /// May be dropped at any point: the table may then exist or not.
     pub async fn create_table<C: SqlConnection>(&self, connection: &mut C) -> Result<(), CreateTableError> {
         let connection = connection.connection();
         let made = self.create_once::<C::Database>(connection).await;
@@ -113,8 +114,8 @@ impl SqlFence {
         DB::run(connection, self.create_table_sql(DB::DIALECT), DB::Arguments::default()).await.map(drop)
     }
 
-    /// What [`create_table`](Self::create_table) would run, for those who may not create tables: give it to whoever may, or put it into
-    /// a migration.
+    /// Returns the statement that [`create_table`](Self::create_table) runs, for users without the right to create tables: run it as
+    /// another user, or add it to a migration.
     ///
     /// ```
     /// use tenure::fence::{Dialect, SqlFence};
@@ -126,14 +127,14 @@ impl SqlFence {
     pub fn create_table_sql(&self, dialect: Dialect) -> String {
         let table = self.table.quoted(dialect);
         match dialect {
-            // By "C", two texts are equal if their bytes are.
+            // With "C", two texts are equal if their bytes are.
             Dialect::Postgres => format!(
                 "CREATE TABLE IF NOT EXISTS {table} (\
                  resource text COLLATE \"C\" PRIMARY KEY, \
                  token bigint NOT NULL CHECK (token >= 0))"
             ),
-            // Bytes have no collation, and no spaces at their end that count for nothing. InnoDB is named, since an engine without
-            // transactions would keep the token of a write that was rolled back.
+            // Bytes have no collation, and no trailing spaces that are ignored. InnoDB is named, since an engine without transactions
+            // would keep the token of a write that was rolled back.
             Dialect::MySql => format!(
                 "CREATE TABLE IF NOT EXISTS {table} (\
                  resource VARBINARY(512) NOT NULL PRIMARY KEY, \
@@ -142,20 +143,20 @@ impl SqlFence {
         }
     }
 
-    /// Accepts a token that is not older than the newest of its resource, and keeps it; else [`FenceError::Stale`]. One statement, and with
-    /// PostgreSQL a second one that restores `lock_timeout`.
+    /// Accepts a token that is not older than the newest of its resource, and stores it; otherwise returns [`FenceError::Stale`]. It
+    /// takes one statement, and with PostgreSQL a second one that restores `lock_timeout`.
     ///
-    /// The token is that of a guard; or where the guard is elsewhere, that of a pair: `("orders/42", token)`.
+    /// The token is a guard's; or where the guard is elsewhere, that of a pair: `("orders/42", token)`.
     ///
-    /// **Make it the first statement of the transaction that writes, and roll back on any error.** From here to the end of the transaction,
-    /// nobody else passes the fence of this resource, with whatever token: they wait. If the transaction is rolled back, the token is
-    /// forgotten along with the write.
+    /// **Make it the first statement of the transaction that writes, and roll back on any error.** Until the transaction ends, all other
+    /// checks of this resource wait, whatever their token. If the transaction is rolled back, the token is forgotten along with the
+    /// write.
     ///
-    /// Why the first: what a transaction has read before it passed the fence may be what the former holder changed since. On
-    /// a connection without a transaction, the token is kept and nothing else is achieved.
+    /// Why the first: the former holder may have changed what the transaction read before it passed the fence. On a connection without a
+    /// transaction, the token is stored, but no write is protected.
     ///
     /// # Cancellation safety
-    /// May be dropped at any point: roll the transaction back then, as sqlx does when it is dropped.
+    /// May be dropped at any point: then roll the transaction back, as sqlx does when it is dropped.
     pub async fn guard<C: SqlConnection>(
         &self,
         transaction: &mut C,
@@ -194,7 +195,7 @@ impl SqlFence {
         }
     }
 
-    /// The same table as a [`FenceStore`], for `FenceLayer`: each check is a transaction of its own.
+    /// Returns a [`FenceStore`] on the same table, for `FenceLayer`: each check is a separate transaction.
     pub const fn store<DB: SqlDatabase>(self, pool: Pool<DB>) -> SqlStore<DB> {
         SqlStore { fence: self, pool }
     }
@@ -212,7 +213,7 @@ impl fmt::Debug for SqlFence {
     }
 }
 
-/// A [`FenceStore`] in a database: what [`SqlFence::store`] gives.
+/// A [`FenceStore`] in a database, made by [`SqlFence::store`].
 #[derive(Clone, Debug)]
 pub struct SqlStore<DB: SqlDatabase> {
     fence: SqlFence,
@@ -222,11 +223,11 @@ pub struct SqlStore<DB: SqlDatabase> {
 impl<DB: SqlDatabase> SqlStore<DB> {
     async fn once(&self, resource: &LockName, token: FencingToken) -> Result<(), FenceError> {
         let failed = |error| self.fence.failed::<DB>(resource.clone(), error);
-        // Begun and committed in so many words, since a session can be set to commit nothing by itself.
+        // An explicit transaction, since autocommit can be off in a session.
         let mut transaction = self.pool.begin().await.map_err(failed)?;
         let passed = self.fence.pass::<DB>(&mut transaction, resource.clone(), token).await;
         if passed.is_err() {
-            // Waited for, since others wait for the row. If it fails, the connection is gone, and all with it.
+            // Awaited, since other transactions wait for the row. If it fails, the connection is closed, and its transaction with it.
             let _ = transaction.rollback().await;
             return passed;
         }

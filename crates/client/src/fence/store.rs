@@ -1,4 +1,4 @@
-//! Where the newest tokens are kept, for a check that stands alone.
+//! Stores of the newest tokens, for a check outside of the write's transaction.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,16 +10,16 @@ use tenure_table::{FencingToken, LockName};
 
 use super::error::{FenceError, compare};
 
-/// Keeps the newest token of each resource, and refuses older ones: what `FenceLayer` asks before each request.
+/// A store that keeps the newest token of each resource, and refuses older ones. `FenceLayer` asks it before each request.
 ///
-/// It must be **durable** and **shared**: a token that it has accepted is still there after a restart, and all instances of the service
-/// ask the same one. Implementations are `SqlFence::store` on a pool, and `RedisFence::store` on a connection.
+/// It must be **durable** and **shared**: an accepted token survives a restart, and all instances of the service use the same store.
+/// Implementations are `SqlFence::store` on a pool, and `RedisFence::store` on a connection.
 pub trait FenceStore: Send + Sync + 'static {
-    /// Accepts a token that is not older than the newest of that resource, and remembers it before it returns; else
-    /// [`FenceError::Stale`]. Comparing and remembering must be one step.
+    /// Accepts a token that is not older than the resource's newest, and stores it before it returns; otherwise returns
+    /// [`FenceError::Stale`]. Comparing and storing must be one atomic step.
     ///
     /// # Cancellation safety
-    /// May be dropped at any point: then the token may have been remembered, or not.
+    /// May be dropped at any point: the token may then have been stored or not.
     fn accept<'a>(
         &'a self,
         resource: &'a LockName,
@@ -37,8 +37,8 @@ impl<S: FenceStore + ?Sized> FenceStore for Arc<S> {
     }
 }
 
-/// A store that forgets everything when the process ends, and that no other process sees. **For tests**: after a restart it
-/// accepts whatever comes first, also a token that was refused before. Clones share what they know.
+/// A store in memory, which is lost when the process ends and not shared with other processes. **For tests**: after a restart it accepts
+/// any token, also one that was refused before. Clones share their tokens.
 ///
 /// ```
 /// use tenure::fence::{FenceError, FenceStore, MemoryStore};
@@ -61,7 +61,7 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// One that has seen nothing yet.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }
@@ -74,7 +74,7 @@ impl FenceStore for MemoryStore {
         token: FencingToken,
     ) -> BoxFuture<'a, Result<(), FenceError>> {
         async move {
-            // Each change is one insert, so what a panic elsewhere left behind is whole.
+            // Each change is one insert, so a panic elsewhere leaves nothing half-changed.
             let mut all = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
             match all.entry(resource.clone()) {
                 Entry::Occupied(mut newest) => {

@@ -1,4 +1,4 @@
-//! What is to be written to a row.
+//! The changes to a row.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::error::WriteError;
 use crate::error::Cause;
 use crate::sql::{Dialect, Identifier, IdentifierError, SqlDatabase};
 
-/// The columns of a row that are to be written, and their new values. The version is raised by itself, also if nothing else is set.
+/// The columns to write, with their new values. The version is raised automatically, also if no column is set.
 ///
 /// ```
 /// # #[cfg(feature = "postgres")] {
@@ -20,7 +20,7 @@ use crate::sql::{Dialect, Identifier, IdentifierError, SqlDatabase};
 pub struct Changes<DB: SqlDatabase> {
     columns: Vec<Identifier>,
     values: DB::Arguments,
-    /// The first thing that was wrong, kept until it can be returned.
+    /// The first error, kept until it can be returned.
     wrong: Option<Wrong>,
 }
 
@@ -30,12 +30,12 @@ enum Wrong {
 }
 
 impl<DB: SqlDatabase> Changes<DB> {
-    /// None so far.
+    /// Creates an empty set of changes.
     pub fn new() -> Self {
         Self { columns: Vec::new(), values: DB::Arguments::default(), wrong: None }
     }
 
-    /// Sets a column to a value. What is wrong with either is said when it is to be written.
+    /// Sets a column to a value. An error in either is returned by the write.
     pub fn set<'t>(mut self, column: &str, value: impl Encode<'t, DB> + Type<DB>) -> Self {
         if self.wrong.is_none() {
             self.wrong = self.add(column, value).err();
@@ -51,7 +51,7 @@ impl<DB: SqlDatabase> Changes<DB> {
         Ok(())
     }
 
-    /// `column = value, …` for a statement, and its values; unless one of the columns is `reserved`.
+    /// Returns `column = value, …` for a statement, and the values. Fails if one of the columns is `reserved`.
     pub(super) fn assignments(
         self,
         reserved: [&Identifier; 2],
@@ -71,7 +71,7 @@ impl<DB: SqlDatabase> Changes<DB> {
     }
 }
 
-/// Whether two names are one column.
+/// Returns whether two names mean the same column.
 fn same<DB: SqlDatabase>(one: &Identifier, other: &Identifier) -> bool {
     match DB::DIALECT {
         Dialect::Postgres => one == other,

@@ -1,9 +1,9 @@
-//! What can go wrong with a row: one enum for each operation.
+//! Errors of optimistic locking: one enum for each operation.
 
 use crate::error::Cause;
 use crate::sql::{IdentifierError, TableName};
 
-/// Others have changed the row each time between reading and writing. Nothing was written.
+/// Other writers changed the row in each attempt, between reading and writing. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "row {key} of `{table}` was changed by others in each of {attempts} attempts, last at version {version}: try again later, allow more attempts, or take a lock where so many want one row"
@@ -14,9 +14,9 @@ pub struct Conflict {
     pub table: TableName,
     /// The key of the row, as its `Debug` shows it.
     pub key: String,
-    /// The version that was read last, or given, and is not there any more.
+    /// The version that was last read, or given, and that the row no longer has.
     pub version: i64,
-    /// How often it was tried.
+    /// The number of attempts.
     pub attempts: u32,
 }
 
@@ -24,7 +24,7 @@ pub struct Conflict {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// It is not there.
+    /// The row does not exist.
     #[error("there is no row {key} in `{table}`: insert it first, with a version")]
     Missing {
         /// The table.
@@ -40,7 +40,7 @@ pub enum ReadError {
         /// The key, as its `Debug` shows it.
         key: String,
     },
-    /// NULL is equal to nothing, so that no write would ever find the version unchanged.
+    /// The version is NULL, which is equal to nothing, so that no write could find the version unchanged.
     #[error(
         "the version of row {key} of `{table}` is NULL, which no write can compare: set it to 0, and make the column NOT NULL"
     )]
@@ -50,7 +50,7 @@ pub enum ReadError {
         /// The key, as its `Debug` shows it.
         key: String,
     },
-    /// The version is no whole number that fits 64 bits with a sign.
+    /// The version is not a whole number that fits into 64 bits with a sign.
     #[error(
         "the version of row {key} of `{table}` is not a whole number of 64 bits: {cause}; make the column a BIGINT"
     )]
@@ -59,7 +59,7 @@ pub enum ReadError {
         table: TableName,
         /// The key, as its `Debug` shows it.
         key: String,
-        /// What was found.
+        /// The decoding error.
         #[source]
         cause: sqlx::Error,
     },
@@ -70,18 +70,18 @@ pub enum ReadError {
         table: TableName,
         /// The key, as its `Debug` shows it.
         key: String,
-        /// Why.
+        /// The cause.
         #[source]
         cause: Cause,
     },
-    /// Another transaction was in the way.
+    /// Another transaction conflicted with this one.
     #[error(
         "another transaction was in the way at `{table}`: roll back, and run the whole transaction again"
     )]
     Contended {
         /// The table.
         table: TableName,
-        /// What the database said.
+        /// The database's error.
         #[source]
         cause: sqlx::Error,
     },
@@ -90,20 +90,20 @@ pub enum ReadError {
     Database {
         /// The table.
         table: TableName,
-        /// What it said.
+        /// The database's error.
         #[source]
         cause: sqlx::Error,
     },
 }
 
-/// Why a row was not written. Unless a variant says otherwise, nothing was.
+/// Why a row was not written. Unless a variant says otherwise, nothing was written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The row has another version by now, or is not there any more.
+    /// The row has another version now, or no longer exists.
     #[error(transparent)]
     Conflict(#[from] Conflict),
-    /// What is to be set is not the name of a column.
+    /// The name of a column is not valid.
     #[error(transparent)]
     Column(IdentifierError),
     /// The value of a column cannot be sent.
@@ -111,11 +111,11 @@ pub enum WriteError {
     Value {
         /// The column.
         column: String,
-        /// Why.
+        /// The cause.
         #[source]
         cause: Cause,
     },
-    /// The version is raised by itself, and the key stays.
+    /// The column is the key or the version. The version is raised automatically, and the key does not change.
     #[error("column {column:?} is the key or the version, which a change does not set: leave it out")]
     Reserved {
         /// The column.
@@ -128,28 +128,28 @@ pub enum WriteError {
         table: TableName,
         /// The key, as its `Debug` shows it.
         key: String,
-        /// Why.
+        /// The cause.
         #[source]
         cause: Cause,
     },
-    /// Several rows have that key. If one of them got it only now, **they were written** in the transaction at hand: roll it back.
+    /// Several rows have that key. If one of them got it only now, **they were written** in the current transaction: roll it back.
     #[error("{rows} rows of `{table}` have the key {key}: roll back, and name a column that is unique")]
     NotUnique {
         /// The table.
         table: TableName,
         /// The key, as its `Debug` shows it.
         key: String,
-        /// How many there are.
+        /// The number of rows.
         rows: u64,
     },
-    /// Another transaction was in the way.
+    /// Another transaction conflicted with this one.
     #[error(
         "another transaction was in the way at `{table}`: roll back, and run the whole transaction again"
     )]
     Contended {
         /// The table.
         table: TableName,
-        /// What the database said.
+        /// The database's error.
         #[source]
         cause: sqlx::Error,
     },
@@ -158,12 +158,12 @@ pub enum WriteError {
     Database {
         /// The table.
         table: TableName,
-        /// What it said.
+        /// The database's error.
         #[source]
         cause: sqlx::Error,
     },
-    /// The database did not answer: **whether the row was written is not known**, unless the transaction is yours and not committed. It is
-    /// not tried again, since what was computed might then be done twice.
+    /// The database did not answer: **it is unknown whether the row was written**, unless the transaction is yours and not committed. The
+    /// write is not repeated, since the change could then be applied twice.
     #[error(
         "whether row {key} of `{table}` was written is not known: {cause}; read it, and see whether its version is still {version}"
     )]
@@ -174,20 +174,20 @@ pub enum WriteError {
         key: String,
         /// The version that was to be replaced.
         version: i64,
-        /// What went wrong.
+        /// The underlying error.
         #[source]
         cause: sqlx::Error,
     },
 }
 
-/// Why a row was not updated. `E` is what the closure that computes can fail with.
+/// Why a row was not updated. `E` is the error of the closure that computes the changes.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpdateError<E> {
-    /// Others were faster, in each attempt. Nothing was written.
+    /// Other writers were faster in each attempt. Nothing was written.
     #[error(transparent)]
     Conflict(Conflict),
-    /// What the closure said. Nothing was written.
+    /// The closure's error. Nothing was written.
     #[error("the change was not computed: {0}")]
     Compute(E),
     /// The row was not read. Nothing was written.

@@ -1,8 +1,8 @@
-//! Optimistic locking (recipe `version`): nobody waits, and who comes second does it again.
+//! Optimistic locking (recipe `version`): no writer waits, and a writer that comes second repeats its change.
 //!
-//! A row has a version, a whole number that every write raises. Whoever changes the row reads it with its version, computes, and writes *where
-//! the version is still the same*. If somebody else was faster, no row is found, and it is all done again with what is there now. Between
-//! the two nothing is locked, so a reader that goes away leaves nothing behind, and needs no token: the version is one.
+//! A row has a version, a whole number that every write raises. A writer reads the row with its version, computes, and writes *where the
+//! version is still the same*. If another writer was faster, no row matches, and the change is repeated with the current row. Nothing is
+//! locked between read and write, so an abandoned change leaves nothing behind. A fencing token is not needed: the version serves as one.
 //!
 //! ```no_run
 //! # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
@@ -21,11 +21,11 @@
 //! # }
 //! ```
 //!
-//! It suits rows that are seldom changed by two at once. Where many want the same row, most of the work is done in vain: take a
-//! [lock](crate::Client::lock) there. **All who write must raise the version**; one who does not is not noticed, and what it
-//! wrote may be written over.
+//! It suits rows that are seldom changed concurrently. Where many writers change the same row, most attempts fail: use a
+//! [lock](crate::Client::lock) there. **Every writer must raise the version**: a write that does not is not noticed, and may be
+//! overwritten.
 //!
-//! It works with the user's own tables and pools of sqlx, on PostgreSQL, MariaDB and MySQL. More is in `docs/optimistic.md`.
+//! It works with existing tables and with sqlx's pools, on PostgreSQL, MariaDB and MySQL. See also `docs/optimistic.md`.
 
 mod changes;
 mod error;
@@ -36,7 +36,7 @@ pub use changes::Changes;
 pub use error::{Conflict, ReadError, UpdateError, WriteError};
 pub use versioned::{Snapshot, Updated, Versioned};
 
-/// What the page shows is compiled.
+/// Compiles the examples of the page.
 #[cfg(all(doctest, feature = "postgres", feature = "mysql"))]
 #[doc = include_str!("../../../../docs/optimistic.md")]
 struct Page;

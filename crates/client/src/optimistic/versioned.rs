@@ -1,4 +1,4 @@
-//! A table whose rows have versions: read, write, and both again until nobody came between.
+//! A table whose rows have versions: read, write, and repeat both until no other write comes between.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::random;
 use crate::sql::sealed::Driver;
 use crate::sql::{Identifier, IdentifierError, SqlConnection, SqlDatabase, TableName, Trouble};
 
-/// How often `update` tries, unless told otherwise: with the pauses between, about half a second.
+/// The default number of attempts of `update`: with the pauses between, about half a second.
 const ATTEMPTS: u32 = 10;
-/// The pause after the first conflict; each is twice the one before.
+/// The pause after the first conflict. Each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
-/// No pause is longer than about this: whoever is in the way writes one row.
+/// The longest pause, before jitter: a conflicting writer writes only one row.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// A table whose rows have a key and a version.
@@ -35,65 +35,65 @@ pub struct Versioned {
     attempts: u32,
 }
 
-/// A row as it was at a version.
+/// A row at one of its versions.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Snapshot<DB: SqlDatabase> {
-    /// All columns of the row; the version once more, as the last.
+    /// All columns of the row, and the version once more as the last column.
     pub row: DB::Row,
-    /// Its version.
+    /// The row's version.
     pub version: i64,
 }
 
-/// How an update went.
+/// The result of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Updated {
-    /// The version that the row has got.
+    /// The row's new version.
     pub version: i64,
-    /// How many attempts it took: 1 if nobody was in the way.
+    /// The number of attempts: 1 without a conflict.
     pub attempts: u32,
 }
 
 impl Versioned {
-    /// The table `table` or `schema.table`, with a key column `id` and a version column `version`.
+    /// Describes the table `table` or `schema.table`, with a key column `id` and a version column `version`.
     pub fn table(name: &str) -> Result<Self, IdentifierError> {
         TableName::parse(name).map(Self::in_table)
     }
 
-    /// The same, for a table whose name has dots in it.
+    /// Describes a table in the same way, for a name that contains dots.
     pub fn in_table(table: TableName) -> Self {
         let column = |name| Identifier::parse(name).expect("a plain short word is a name");
         Self { table, key: column("id"), version: column("version"), attempts: ATTEMPTS }
     }
 
-    /// The column that a row is known by: the primary key, or another one that is unique.
+    /// Sets the column that identifies a row: the primary key, or another unique column.
     pub fn key(mut self, column: &str) -> Result<Self, IdentifierError> {
         self.key = Identifier::parse(column)?;
         Ok(self)
     }
 
-    /// The column of the version: a whole number that is not NULL.
+    /// Sets the column of the version: a whole number that is not NULL.
     pub fn version(mut self, column: &str) -> Result<Self, IdentifierError> {
         self.version = Identifier::parse(column)?;
         Ok(self)
     }
 
-    /// How often [`update`](Self::update) tries before it returns the conflict: 10 unless told, and at least once.
+    /// Sets how often [`update`](Self::update) tries before it returns the conflict: 10 by default, and at least once.
     pub fn attempts(mut self, at_most: u32) -> Self {
         self.attempts = at_most.max(1);
         self
     }
 
-    /// Reads a row, computes what to change, and writes that if the row is still as it was read; else again, after a short random pause, up
-    /// to the bound that [`attempts`](Self::attempts) sets.
+    /// Reads a row, computes the changes, and writes them if the row's version is unchanged. Otherwise it repeats all of this after a
+    /// short random pause, up to the limit that [`attempts`](Self::attempts) sets.
     ///
-    /// `compute` is called once for each attempt, so it must do nothing that cannot be done twice; all that it is to know of the row, it takes
-    /// from the row that it is given. While it computes, nothing is locked, but a connection of the pool is in use. If it is to take long, or must
-    /// await something, use [`read`](Self::read) and [`write`](Self::write).
+    /// `compute` is called once for each attempt. So it must not do anything that cannot be repeated, and must read the row only from its
+    /// argument. Meanwhile nothing is locked, but a connection of the pool is in use. If it takes long or must await something, use
+    /// [`read`](Self::read) and [`write`](Self::write).
     ///
     /// # Cancellation safety
-    /// May be dropped at any point: then the row has been written as a whole, or not at all.
+    /// May be dropped at any point: the row has then been written as a whole or not at all.
     pub async fn update<'k, DB, K, E>(
         &self,
         pool: &Pool<DB>,
@@ -122,8 +122,8 @@ impl Versioned {
         Err(UpdateError::Conflict(self.conflict(&key, last_seen, self.attempts)))
     }
 
-    /// One transaction, begun in so many words: so it starts with what is there now, and ends, also where a session is set to commit nothing by
-    /// itself; and it can be undone if more than one row was hit.
+    /// Runs one attempt in an explicit transaction. So it reads current data, and ends also where autocommit is off in the session. It
+    /// can also be rolled back if more than one row was written.
     async fn attempt<'k, DB, K, E>(
         &self,
         pool: &Pool<DB>,
@@ -145,7 +145,8 @@ impl Versioned {
                 Ok(raised)
             }
             Err(error) => {
-                // Waited for, since a row can be locked also where it was not written. If it fails, the connection is gone, and all with it.
+                // Awaited, since a row can be locked even if it was not written. If it fails, the connection is closed, and its
+                // transaction with it.
                 let _ = transaction.rollback().await;
                 Err(error)
             }
@@ -171,7 +172,7 @@ impl Versioned {
         let written = self.write_once(transaction, key, *last_seen, changes).await;
         written.map_err(|error| match error {
             WriteError::Conflict(conflict) => UpdateError::Conflict(conflict),
-            // What was not committed was not written, with or without an answer.
+            // Without a commit nothing was written, with or without a response.
             WriteError::InDoubt { table, cause, .. } => {
                 UpdateError::Write(WriteError::Database { table, cause })
             }
@@ -179,7 +180,7 @@ impl Versioned {
         })
     }
 
-    /// Reads a row with its version: the first half, for those who do the second later. It needs no transaction.
+    /// Reads a row with its version: the first half of an update, before [`write`](Self::write). It needs no transaction.
     ///
     /// # Cancellation safety
     /// May be dropped at any point.
@@ -190,7 +191,7 @@ impl Versioned {
     {
         let dialect = C::Database::DIALECT;
         let (table, shown) = (self.table.clone(), format!("{key:?}"));
-        // The version comes last, where its number is found whatever its name is; two rows are enough to see that there are several.
+        // The version is the last column, so that it is found whatever its name is. Two rows suffice to detect a key that is not unique.
         let statement = format!(
             "SELECT t.*, t.{version} FROM {table} AS t WHERE t.{key} = {one} LIMIT 2",
             version = self.version.quoted(dialect),
@@ -215,13 +216,14 @@ impl Versioned {
         }
     }
 
-    /// Writes a row if it still has that version, and returns the one that it has got: the second half, for those who have read the row with
-    /// [`read`](Self::read), perhaps in another request or process. In a transaction of yours it is written with all else that you write there.
+    /// Writes a row if it still has that version, and returns its new version: the second half of an update, after [`read`](Self::read),
+    /// which may have run in another request or process. In an open transaction, the write is a part of that transaction.
     ///
-    /// Two statements: the first makes sure that one row at most has the key, since without a transaction the second could not be undone.
+    /// It takes two statements. The first checks that at most one row has the key, since without a transaction the second could not be
+    /// undone.
     ///
     /// # Cancellation safety
-    /// May be dropped at any point: then the row has been written as a whole, or not at all.
+    /// May be dropped at any point: the row has then been written as a whole or not at all.
     pub async fn write<'k, C, K>(
         &self,
         connection: &mut C,
@@ -240,7 +242,7 @@ impl Versioned {
         self.write_once(connection, &key, version, changes).await
     }
 
-    /// How many rows have that key.
+    /// Returns the number of rows with that key.
     async fn rows_with<'k, C, K>(&self, connection: &mut C, key: &K) -> Result<u64, WriteError>
     where
         C: SqlConnection,
@@ -268,7 +270,7 @@ impl Versioned {
         WriteError::Key { table: self.table.clone(), key: format!("{key:?}"), cause }
     }
 
-    /// The statement that writes. If it writes several rows, its transaction must be rolled back.
+    /// Runs the statement that writes. If it writes several rows, its transaction must be rolled back.
     async fn write_once<'k, C, K>(
         &self,
         connection: &mut C,
@@ -285,7 +287,7 @@ impl Versioned {
         let (mut assignments, mut arguments) = changes.assignments([&self.key, &self.version])?;
         let (key_at, version_at) = (assignments.len() + 1, assignments.len() + 2);
         let version_column = self.version.quoted(dialect);
-        // Raised by the database, and so never equal to what it was: no write goes unnoticed.
+        // Raised by the database, so that the new version never equals the old one: no write goes unnoticed.
         assignments.push(format!("{version_column} = {version_column} + 1"));
         let statement = format!(
             "UPDATE {table} SET {assignments} WHERE {key} = {key_value} AND {version_column} = {version_value}",
@@ -299,7 +301,7 @@ impl Versioned {
         C::Database::add_number(&mut arguments, version).map_err(|cause| self.bad_key(key, cause))?;
         match C::Database::run(connection.connection(), statement, arguments).await {
             Ok(0) => Err(self.conflict_at(shown, version, 1).into()),
-            // It was raised by one without an overflow, or the database would have refused.
+            // The database raised it by one without an overflow, or it would have refused.
             Ok(1) => Ok(version.saturating_add(1)),
             Ok(rows) => Err(WriteError::NotUnique { table: self.table.clone(), key: shown, rows }),
             Err(error) => Err(self.unwritten::<C::Database>(shown, version, error)),
@@ -342,7 +344,7 @@ where
     Ok(arguments)
 }
 
-/// About how long to stay away after so many attempts in vain.
+/// Returns the pause, before jitter, after this number of failed attempts.
 fn pause_after(attempts: u32) -> Duration {
     let doubled = 1_u32.checked_shl(attempts - 1).unwrap_or(u32::MAX);
     FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE)

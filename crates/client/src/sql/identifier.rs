@@ -1,4 +1,4 @@
-//! Names of tables and columns, quoted so that they are names whatever is in them.
+//! Names of tables and columns, quoted so that no character in them has another meaning.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,25 +10,25 @@ use super::Dialect;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentifierError {
-    /// There is nothing between two dots, or nothing at all.
+    /// The text, or a part of it between dots, is empty.
     #[error("the name {text:?} of a table or column has an empty part: name it as `table` or `schema.table`")]
     Empty {
         /// The text.
         text: String,
     },
-    /// PostgreSQL would cut it off, and mean another table.
+    /// The name is too long: PostgreSQL would cut it off, and use another table.
     #[error("the name {text:?} of a table or column has more than {max} bytes in one part, which databases cut off or refuse: use a shorter one", max = Identifier::MAX_BYTES)]
     TooLong {
         /// The text.
         text: String,
     },
-    /// No database has it in a name.
+    /// The name contains a NUL character, which no database allows.
     #[error("the name {text:?} of a table or column has a NUL character in it, which no database can store")]
     Nul {
         /// The text.
         text: String,
     },
-    /// It has more parts than a schema and a table.
+    /// The name has more parts than a schema and a table.
     #[error(
         "the name {text:?} has more than one dot: name the table as `table` or `schema.table`, or use `TableName::literal` or `TableName::in_schema` if a dot is a part of the name"
     )]
@@ -43,7 +43,7 @@ pub enum IdentifierError {
 pub(crate) struct Identifier(Arc<str>);
 
 impl Identifier {
-    /// What PostgreSQL keeps of a name; it cuts off the rest without an error. MariaDB and MySQL keep 64 characters.
+    /// The longest name that PostgreSQL keeps; it cuts off the rest without an error. MariaDB and MySQL keep 64 characters.
     const MAX_BYTES: usize = 63;
 
     pub(crate) fn parse(text: &str) -> Result<Self, IdentifierError> {
@@ -64,7 +64,7 @@ impl Identifier {
         &self.0
     }
 
-    /// As it stands in a statement. A quote within it is doubled, which ends the only way out of it.
+    /// Returns the quoted name for a statement. A quote within the name is doubled, so that it cannot end the name.
     pub(crate) fn quoted(&self, dialect: Dialect) -> String {
         match dialect {
             Dialect::Postgres => format!("\"{}\"", self.0.replace('"', "\"\"")),
@@ -79,8 +79,9 @@ impl fmt::Debug for Identifier {
     }
 }
 
-/// The name of a table, with or without its schema (on MariaDB and MySQL: its database). It is quoted in every statement, so it may hold
-/// anything, and is spelled as the database has it: PostgreSQL has `Accounts` as `accounts` unless it was created with quotes.
+/// The name of a table, with or without its schema (on MariaDB and MySQL: its database). It is quoted in every statement, so it may
+/// contain anything but NUL. It must be spelled as the database stores it: PostgreSQL stores `Accounts` as `accounts` unless it was
+/// created with quotes.
 ///
 /// ```
 /// # use tenure::fence::{IdentifierError, TableName};
@@ -97,7 +98,7 @@ pub struct TableName {
 }
 
 impl TableName {
-    /// `table` or `schema.table`, of 1 to 63 bytes each.
+    /// Parses `table` or `schema.table`, of 1 to 63 bytes each.
     pub fn parse(text: &str) -> Result<Self, IdentifierError> {
         match text.split('.').collect::<Vec<_>>()[..] {
             [table] => Self::literal(table),
@@ -106,17 +107,17 @@ impl TableName {
         }
     }
 
-    /// A table that is named so, dots included.
+    /// Returns the table with exactly this name, dots included.
     pub fn literal(table: &str) -> Result<Self, IdentifierError> {
         Ok(Self { schema: None, table: Identifier::parse(table)? })
     }
 
-    /// A table in a schema, each named so, dots included.
+    /// Returns the table in a schema, both with exactly these names, dots included.
     pub fn in_schema(schema: &str, table: &str) -> Result<Self, IdentifierError> {
         Ok(Self { schema: Some(Identifier::parse(schema)?), table: Identifier::parse(table)? })
     }
 
-    /// As it stands in a statement.
+    /// Returns the quoted name for a statement.
     pub(crate) fn quoted(&self, dialect: Dialect) -> String {
         let table = self.table.quoted(dialect);
         match &self.schema {

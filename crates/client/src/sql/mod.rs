@@ -1,7 +1,7 @@
-//! What the fence and optimistic locking share on databases: the user's own connections, names that are quoted safely, and what a
-//! database's errors mean.
+//! The common parts of fencing and optimistic locking on databases: the user's own connections, safely quoted names, and the meaning of
+//! database errors.
 //!
-//! Both work on connections of sqlx that belong to the user, so that they can be part of the user's own transaction.
+//! Both work on the user's own connections of sqlx, so that they can be a part of the user's own transaction.
 
 mod identifier;
 #[cfg(feature = "mysql")]
@@ -17,18 +17,18 @@ use sqlx::pool::PoolConnection;
 pub(crate) use identifier::Identifier;
 pub use identifier::{IdentifierError, TableName};
 
-/// Which SQL a database speaks.
+/// The SQL dialect of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Dialect {
-    /// That of PostgreSQL.
+    /// The dialect of PostgreSQL.
     Postgres,
-    /// That of MariaDB and MySQL.
+    /// The dialect of MariaDB and MySQL.
     MySql,
 }
 
 impl Dialect {
-    /// Whose it is.
+    /// Returns the name of the database.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Postgres => "PostgreSQL",
@@ -36,7 +36,7 @@ impl Dialect {
         }
     }
 
-    /// What stands in a statement for its `n`th value, from 1.
+    /// Returns the placeholder of a statement's `n`th value, from 1.
     pub(crate) fn placeholder(self, n: usize) -> String {
         match self {
             Self::Postgres => format!("${n}"),
@@ -51,18 +51,18 @@ impl fmt::Display for Dialect {
     }
 }
 
-/// A database of sqlx that is known here: [`sqlx::Postgres`] and [`sqlx::MySql`]. Nobody else can implement it.
+/// A supported database of sqlx: [`sqlx::Postgres`] or [`sqlx::MySql`]. The trait is sealed.
 pub trait SqlDatabase: sealed::Driver {}
 
 impl<DB: sealed::Driver> SqlDatabase for DB {}
 
-/// A connection to such a database, as you have it: a transaction of sqlx, a connection, or one of a pool; and a type of your own that
-/// has one of these in it, if you implement this.
+/// A connection to such a database: a transaction of sqlx, a connection, or a pool's connection. Implement it for a type of your own that
+/// wraps one of these.
 pub trait SqlConnection: Send {
-    /// Its database.
+    /// The connection's database.
     type Database: SqlDatabase;
 
-    /// The connection itself.
+    /// Returns the connection of sqlx.
     fn connection(&mut self) -> &mut <Self::Database as sqlx::Database>::Connection;
 }
 
@@ -82,27 +82,27 @@ impl<DB: SqlDatabase> SqlConnection for PoolConnection<DB> {
     }
 }
 
-/// What a database's error means to whoever has to go on.
+/// The meaning of a database's error, which decides how to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// The table is not there.
+    /// The table does not exist.
     NoTable,
-    /// Another transaction has kept a lock for longer than the limit of this session.
+    /// Another transaction has held a lock for longer than this session's limit.
     LockTimeout,
-    /// Another transaction was in the way: the same transaction may succeed when it is run again from its start.
+    /// Another transaction conflicted: the same transaction may succeed if it is run again from its start.
     Contended,
-    /// The database answered, and said no.
+    /// The database refused the statement.
     Refused,
-    /// There was no answer: whether the statement was done is not known.
+    /// The database did not answer: it is unknown whether the statement was done.
     NoAnswer,
 }
 
 impl Trouble {
-    /// What it means, once it is known that the database has answered with that error.
+    /// Returns the meaning of an error. `meaning` decides on errors that the database itself returned.
     fn of(error: &sqlx::Error, meaning: impl FnOnce(&dyn sqlx::error::DatabaseError) -> Self) -> Self {
         match error {
             sqlx::Error::Database(answer) => meaning(&**answer),
-            // What fails on our side of the wire was not sent, or its answer was read.
+            // After an error on the client's side, the statement was not sent, or its response was read.
             sqlx::Error::Encode(_)
             | sqlx::Error::Decode(_)
             | sqlx::Error::ColumnDecode { .. }
@@ -121,26 +121,26 @@ pub(crate) mod sealed {
 
     use super::{Dialect, Trouble};
 
-    /// What is done differently on each database. The statements are made of quoted names, with all values as arguments.
+    /// The operations that differ between databases. Statements contain quoted names only, and all values are arguments.
     pub trait Driver: sqlx::Database {
         const DIALECT: Dialect;
 
-        /// The rows that a statement gives.
+        /// Returns the rows of a statement.
         fn rows(
             connection: &mut Self::Connection,
             statement: String,
             arguments: Self::Arguments,
         ) -> BoxFuture<'_, Result<Vec<Self::Row>, sqlx::Error>>;
 
-        /// Runs a statement: how many rows it has changed.
+        /// Runs a statement, and returns how many rows it changed.
         fn run(
             connection: &mut Self::Connection,
             statement: String,
             arguments: Self::Arguments,
         ) -> BoxFuture<'_, Result<u64, sqlx::Error>>;
 
-        /// Keeps the newest of the stored token and this one in the table of that quoted name, and says which it is. It waits for
-        /// another transaction for as long as the limit, or as the session allows if that is less.
+        /// Stores the newer of the stored token and this one in the table of that quoted name, and returns it. The wait for another
+        /// transaction ends at the limit, or at the session's own limit if that is shorter.
         fn newest<'c>(
             connection: &'c mut Self::Connection,
             table: &str,
@@ -149,19 +149,19 @@ pub(crate) mod sealed {
             limit: Duration,
         ) -> BoxFuture<'c, Result<u64, sqlx::Error>>;
 
-        /// The largest token that a table can keep.
+        /// The largest token that a table can store.
         const LARGEST_TOKEN: u64;
 
         /// Adds a whole number to the arguments.
         fn add_number(arguments: &mut Self::Arguments, number: i64) -> Result<(), sqlx::error::BoxDynError>;
 
-        /// The whole number in a row's last column; nothing if it is NULL.
+        /// Returns the whole number in a row's last column; `None` if it is NULL.
         fn last_number(row: &Self::Row) -> Result<Option<i64>, sqlx::Error>;
 
-        /// What an error means.
+        /// Returns the meaning of an error.
         fn trouble(error: &sqlx::Error) -> Trouble;
 
-        /// Whether this says that somebody else has just created the same table.
+        /// Returns whether this error says that another session has just created the same table.
         fn just_created(error: &sqlx::Error) -> bool;
     }
 }

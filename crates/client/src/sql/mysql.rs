@@ -1,4 +1,4 @@
-//! What is particular to MariaDB and MySQL.
+//! The driver for MariaDB and MySQL.
 
 use std::time::Duration;
 
@@ -45,10 +45,10 @@ impl sealed::Driver for MySql {
         token: u64,
         limit: Duration,
     ) -> BoxFuture<'c, Result<u64, sqlx::Error>> {
-        // It reads and writes the newest that is committed, whatever this transaction's snapshot shows, and nobody changes it before
-        // this transaction ends. How many rows it says to have changed depends on the connection's flags, so the answer comes by the
-        // "insert id" instead: LAST_INSERT_ID(n) sends n back with the answer, and where the row is new, nothing (0) comes back.
-        // MySQL cannot limit the time of one statement, and takes this for a comment.
+        // The statement reads and writes the newest committed token, whatever this transaction's snapshot shows, and no other transaction
+        // changes it before this one ends. The number of changed rows depends on the connection's flags, so the "insert id" carries the
+        // result instead: LAST_INSERT_ID(n) returns n with the response, and for a new row the response contains 0. MySQL cannot limit
+        // the time of one statement, and treats the limit as a comment.
         let seconds = limit.as_secs() + u64::from(limit.subsec_nanos() > 0);
         let seconds = seconds.clamp(1, 1 << 30);
         let statement = format!(
@@ -85,9 +85,9 @@ impl sealed::Driver for MySql {
                 Some(1146) => Trouble::NoTable,
                 // Lock wait timeout.
                 Some(1205) => Trouble::LockTimeout,
-                // Deadlock, and (MariaDB, innodb_snapshot_isolation) changed since this transaction's snapshot.
+                // Deadlock, and (MariaDB, innodb_snapshot_isolation) a change since this transaction's snapshot.
                 Some(1213 | 1020) => Trouble::Contended,
-                // Shutdown, and killed by an operator: it may be in the middle of a commit.
+                // Shutdown, and a kill by an operator: a commit may be in progress.
                 Some(1053 | 1927) => Trouble::NoAnswer,
                 _ => Trouble::Refused,
             }

@@ -1,4 +1,4 @@
-//! What is particular to PostgreSQL.
+//! The driver for PostgreSQL.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ impl sealed::Driver for Postgres {
         statement: String,
         arguments: PgArguments,
     ) -> BoxFuture<'_, Result<Vec<PgRow>, sqlx::Error>> {
-        // Not kept prepared: PostgreSQL refuses a prepared `SELECT *` once the table has got another column.
+        // Not kept prepared: PostgreSQL refuses a prepared `SELECT *` after a column was added to the table.
         let query = sqlx::query_with(AssertSqlSafe(statement), arguments).persistent(false);
         query.fetch_all(connection).boxed()
     }
@@ -47,9 +47,9 @@ impl sealed::Driver for Postgres {
         token: u64,
         limit: Duration,
     ) -> BoxFuture<'c, Result<u64, sqlx::Error>> {
-        // Also where this token is the older one, the row is written and not just looked at: so the answer is the newest that is
-        // committed, whatever this transaction's snapshot shows, and nobody changes it before this transaction ends.
-        // The time limit is set before the row is touched, for this transaction. If that fails, it ends with the transaction.
+        // The row is written even if this token is the older one. So the result is the newest committed token, whatever this
+        // transaction's snapshot shows, and no other transaction changes it before this one ends. The time limit is set for this
+        // transaction, before the row is touched. If the statement fails, the limit ends with the transaction.
         let statement = format!(
             "WITH setting AS MATERIALIZED (SELECT current_setting('lock_timeout') AS own), \
              limited AS MATERIALIZED (SELECT own, set_config('lock_timeout', \
@@ -62,7 +62,7 @@ impl sealed::Driver for Postgres {
         );
         async move {
             let token = i64::try_from(token).map_err(|error| sqlx::Error::Encode(error.into()))?;
-            // 0 would be no limit at all.
+            // 0 would mean no limit.
             let limit_ms = limit.as_millis().clamp(1, i32::MAX.unsigned_abs().into());
             let query = sqlx::query_as(AssertSqlSafe(statement)).bind(resource).bind(token);
             let (newest, own, set): (i64, String, String) =
@@ -86,9 +86,9 @@ impl sealed::Driver for Postgres {
         let last = row.len() - 1;
         let sort = row.column(last).type_info();
         match sort.name() {
-            // The numbers of all three are read as the widest.
+            // All three are read as the widest type.
             "INT2" | "INT4" | "INT8" => row.try_get_unchecked(last),
-            // Whatever it is, the complete error is sqlx's to give.
+            // For any other type, sqlx returns the complete error.
             _ => row.try_get::<Option<i64>, _>(last),
         }
     }
@@ -96,11 +96,11 @@ impl sealed::Driver for Postgres {
     fn trouble(error: &sqlx::Error) -> Trouble {
         Trouble::of(error, |answer| match answer.code().as_deref() {
             Some("42P01") => Trouble::NoTable,
-            // A lock that was waited for longer than lock_timeout.
+            // The wait for a lock exceeded lock_timeout.
             Some("55P03") => Trouble::LockTimeout,
-            // Not serializable, and deadlock.
+            // Serialization failure, and deadlock.
             Some("40001" | "40P01") => Trouble::Contended,
-            // The server ends the connection, for whatever was asked last: shutdown, crash, and an unknown outcome (class 08).
+            // The server ends the connection, and the outcome of the last statement is unknown: shutdown, crash, and class 08.
             Some("57P01" | "57P02") => Trouble::NoAnswer,
             Some(code) if code.starts_with("08") => Trouble::NoAnswer,
             _ => Trouble::Refused,
@@ -108,7 +108,7 @@ impl sealed::Driver for Postgres {
     }
 
     fn just_created(error: &sqlx::Error) -> bool {
-        // IF NOT EXISTS looks before it creates, and two may look at once: the second finds the table, its index or its type.
+        // IF NOT EXISTS checks before it creates. Of two concurrent checks, the second create finds the table, its index or its type.
         let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
         matches!(code.as_deref(), Some("23505" | "42P07" | "42710"))
     }

@@ -1,17 +1,17 @@
-//! How records are packed: into blocks of some 64 KiB, each with its length, its number and a checksum over all of it, and at the end
-//! a block that says how many there were. A record is never cut by the end of a block.
+//! Blocks: records are packed into blocks of about 64 KiB, each with its length, number and checksum. An empty block at the end carries the
+//! number of blocks before it. A record never crosses the end of a block.
 
 use std::io::{self, Read, Write};
 
 use super::SnapshotError;
 use super::record::Record;
 
-/// What a snapshot begins with: eight bytes that say what it is, and the version of the format.
+/// The first bytes of a snapshot: a magic number, then the format version.
 const MAGIC: [u8; 8] = *b"TENURELT";
 pub(super) const VERSION: u16 = 2;
-/// A block is closed when it has so many bytes of records.
+/// The number of bytes at which a block is closed.
 const BLOCK_BYTES: usize = 64 * 1024;
-/// So many bytes are made room for at once when a block is read, whatever its length says.
+/// The most bytes that are read, and allocated for, in one step. The length of a block may be damaged.
 const READ_BYTES: u64 = 64 * 1024;
 
 /// Writes blocks.
@@ -37,7 +37,7 @@ impl<W: Write> Writer<W> {
         if !self.block.is_empty() {
             self.close_block()?;
         }
-        // The block without records is the last one.
+        // An empty block is the end mark.
         self.close_block()?;
         self.to.flush()
     }
@@ -73,10 +73,10 @@ fn checksum(head: [u8; 8], records: &[u8]) -> u32 {
 pub(super) struct Reader<R> {
     from: R,
     block: Vec<u8>,
-    /// How much of the block was given out.
+    /// How much of the block has been read.
     given: usize,
     number: u32,
-    /// Where the next block begins.
+    /// The position of the next block.
     at: u64,
     ended: bool,
 }
@@ -97,7 +97,7 @@ impl<R: Read> Reader<R> {
         Ok(Self { from, block: Vec::new(), given: 0, number: 0, at: 10, ended: false })
     }
 
-    /// The next record; nothing, when the last block has come.
+    /// Returns the next record, or `None` after the last block.
     pub(super) fn next_record(&mut self) -> Result<Option<Record>, SnapshotError> {
         if self.given == self.block.len() {
             if !self.ended {
@@ -125,7 +125,7 @@ impl<R: Read> Reader<R> {
         let length = u32::from_le_bytes([a, b, c, d]);
         self.block.clear();
         self.given = 0;
-        // The length may be wrong: no more memory is taken than bytes come.
+        // The length may be wrong, so memory is allocated only as bytes arrive.
         let mut left = u64::from(length);
         while left > 0 {
             let step = left.min(READ_BYTES);

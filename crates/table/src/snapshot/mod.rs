@@ -1,9 +1,8 @@
-//! A table as bytes: to be kept, to be sent to another replica, and to be compared.
+//! A table as bytes: to store it, to send it to another replica, and to compare it.
 //!
-//! A snapshot is a row of [records](record), packed into [blocks](block) with a checksum each, and written one after the other, so that a large
-//! table is written and read in little memory beside its own. It says nothing about where things lie: the same state gives the
-//! same bytes, however the table came to it, and the [hash](StateHash) of a state is the hash of its records. `docs/format.md`
-//! has the bytes.
+//! A snapshot is a sequence of [records](record) in checksummed [blocks](block). It is written and read block by block, so even a large
+//! table needs little extra memory. It does not contain memory positions: equal states give equal bytes, whatever their history. The
+//! [hash](StateHash) of a state is the hash of its records. `docs/format.md` describes the bytes.
 
 mod block;
 mod read;
@@ -19,12 +18,12 @@ use crate::table::Table;
 
 use self::record::{Record, TableRecord};
 
-/// A value that is equal exactly if states are equal.
+/// A hash of the state. Two states are equal if and only if their hashes are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StateHash([u8; 32]);
 
 impl StateHash {
-    /// Its bytes.
+    /// Returns the bytes of the hash.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -42,24 +41,24 @@ impl fmt::Debug for StateHash {
     }
 }
 
-/// Why there is no table to be read.
+/// Why a snapshot cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
     /// The bytes could not be read.
     #[error("the snapshot could not be read")]
     Io(#[from] io::Error),
-    /// It is something else.
+    /// The bytes are not a snapshot.
     #[error("this is no snapshot of a lock table")]
     NotASnapshot,
-    /// It was written by another version.
+    /// The snapshot has another format version.
     #[error(
         "the snapshot has version {found}, and this program reads version {known}: use the program that wrote it"
     )]
     Version {
-        /// Its version.
+        /// The snapshot's version.
         found: u16,
-        /// The version that can be read.
+        /// The version that this program reads.
         known: u16,
     },
     /// The table follows rules that this program does not know.
@@ -67,37 +66,37 @@ pub enum SnapshotError {
         "the snapshot needs version {found} of the rules, and this program knows {known}: use a newer program"
     )]
     Rules {
-        /// The version that it needs.
+        /// The version that the table follows.
         found: u32,
         /// The newest version that this program knows.
         known: u32,
     },
-    /// Its bytes are not those that were written.
+    /// The bytes are not those that were written.
     #[error("the snapshot is damaged at byte {at}: {what}; take another one")]
     Damaged {
-        /// Where.
+        /// The position in bytes.
         at: u64,
-        /// How that shows.
+        /// The kind of damage.
         what: &'static str,
     },
-    /// Its bytes are intact, and what they say cannot be.
+    /// The bytes are intact, but their content is not a valid table.
     #[error("the snapshot contradicts itself: {what}; take another one, and report this")]
     Contradiction {
-        /// What is wrong with it.
+        /// The first contradiction found.
         what: String,
     },
 }
 
 impl Table {
-    /// Writes all that the table knows. It is written in pieces, so whatever it is written to should be buffered or not mind that.
+    /// Writes the whole state. Writes in small pieces, so the writer should be buffered.
     pub fn write_snapshot(&self, to: impl io::Write) -> io::Result<()> {
         let mut blocks = block::Writer::new(to)?;
         self.write_records(|record| blocks.put(record))?;
         blocks.finish()
     }
 
-    /// Reads a table that was written by [`write_snapshot`](Self::write_snapshot), to the end of what there is to be read. The seed
-    /// is that of [`new`](Self::new).
+    /// Reads a table that [`write_snapshot`](Self::write_snapshot) wrote. Reads to the end of the input. The seed is that of
+    /// [`new`](Self::new).
     pub fn read_snapshot(from: impl io::Read, seed: u64) -> Result<Self, SnapshotError> {
         let mut blocks = block::Reader::new(from)?;
         let mut restored = read::Restored::new(seed);
@@ -112,7 +111,7 @@ impl Table {
         restored.finish().map_err(|what| SnapshotError::Contradiction { what })
     }
 
-    /// The hash of the state. Looks at everything.
+    /// Returns the hash of the state. Reads the whole table.
     pub fn state_hash(&self) -> StateHash {
         let mut hash = Sha256::new();
         let mut bytes = Vec::new();

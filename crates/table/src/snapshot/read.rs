@@ -1,7 +1,7 @@
-//! A table from records.
+//! Reads a table from records.
 //!
-//! The bytes may come from another machine, and their checksum says only that they are what was written. So whatever could not
-//! be carried out is refused here, and at the end the whole table is checked as tests check it.
+//! The bytes may come from another machine, and a checksum only shows that they are unchanged. So invalid records are refused here, and the
+//! whole table is checked at the end.
 
 use crate::arena::Place;
 use crate::brief::Brief;
@@ -24,11 +24,11 @@ pub(super) struct Restored {
     begun: bool,
     session: Option<Place<Session>>,
     resource: Option<Place<Resource>>,
-    /// What is in line, in the order in which it was read.
+    /// The queued requests, in the order in which they were read.
     lines: Vec<Place<Queued>>,
 }
 
-/// What is wrong.
+/// The contradiction, if there is one.
 type Fault = Result<(), String>;
 
 impl Restored {
@@ -170,7 +170,7 @@ impl Restored {
         self.in_line(lock, &line)
     }
 
-    /// Owners' requests are in the order in which they queued, so all places are given out at the end; see [`Self::finish`].
+    /// An owner's requests are listed in the order in which they queued, so places in queues are assigned at the end, in [`Self::finish`].
     fn in_line(&mut self, lock: Place<Lock>, line: &LineRecord) -> Fault {
         let table = &mut self.table;
         let LineRecord { mode, number, order, since_ms, place } = *line;
@@ -224,7 +224,7 @@ impl Restored {
         if !self.begun {
             return Err("it is empty".to_owned());
         }
-        // Counters that are nearly used up have never counted.
+        // No real counter comes near its end.
         let most = u64::MAX / 2;
         let counters = [self.table.last_token, self.table.last_order, self.table.now_ms];
         let epochs = self.table.sessions.places().map(|place| self.table.sessions[place].epoch);
@@ -232,7 +232,7 @@ impl Restored {
             return Err("a counter has run over".to_owned());
         }
         let table = &mut self.table;
-        // Stable: those of one request stay in the order in which they were read, until their set says which it is.
+        // The sort is stable: the places of one request keep their order until its set defines it.
         self.lines.sort_by_key(|place| table.queued[*place].order);
         let mut next = 0;
         while let Some(first) = self.lines.get(next).copied() {
@@ -261,7 +261,7 @@ impl Restored {
     fn holder(&mut self, session: SessionId, owner: OwnerId, grant: GrantId) -> Result<Holder, String> {
         let session = self.table.session(session).ok_or_else(|| format!("session {session} is not open"))?;
         let known = self.table.find_owner(owner);
-        // What is in line gets its place among its owner's at the end.
+        // A queued request joins its owner's requests at the end.
         let queued = match known {
             Some(Party::Alone(lock)) => self.table.locks[lock].queued.take().map(|queued| (lock, queued)),
             _ => None,

@@ -1,6 +1,5 @@
-//! What a snapshot is made of. The order is: one `Table`, then the sessions by id, each followed by its answers, then the resources by
-//! name, each followed by the locks that stand there, those who convert and those who wait, each in their order, then the requests
-//! for several locks by age.
+//! The records of a snapshot. One `Table` comes first. Then follow the sessions by id, each with its answers, and the resources by name,
+//! each with its held locks, conversions and waiters in their order. The requests for several locks come last, by age.
 
 use crate::label::Label;
 use bytes::Bytes;
@@ -8,21 +7,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::{FencingToken, GrantId, Limits, LockName, Mode, Outcome, OwnerId, SessionId};
 
-/// One thing that a table knows. New kinds go to the end; a change of one is a new version of the format.
+/// One record of the state. A new kind is added at the end. A change of a kind needs a new version of the format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Record {
     Table(TableRecord),
     Session(SessionRecord),
-    /// An answer of the last session.
+    /// An answer of the session before it.
     Answer(AnswerRecord),
     Resource(ResourceRecord),
-    /// A lock that stands at the last resource.
+    /// A held lock of the resource before it.
     Held(HeldRecord),
-    /// A conversion of a lock that stands at the last resource.
+    /// A waiting conversion of a lock of the resource before it.
     Converting(ConvertingRecord),
-    /// A request that waits for the last resource.
+    /// A request that waits for the resource before it.
     Waiting(WaitingRecord),
-    /// A request for several locks: the grants that wait as one.
+    /// A request for several locks: its grants.
     Set(SetRecord),
 }
 
@@ -47,7 +46,7 @@ pub(crate) struct SessionRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AnswerRecord {
     pub(crate) number: u64,
-    /// Whether the request has waited: then it is kept until it is acknowledged by itself.
+    /// Whether the request has waited. If so, the answer is kept until it is acknowledged separately.
     pub(crate) waited: bool,
     pub(crate) outcome: Outcome,
 }
@@ -57,9 +56,9 @@ pub(crate) struct ResourceRecord {
     pub(crate) name: LockName,
     pub(crate) value: Bytes,
     pub(crate) in_doubt: bool,
-    /// When it was last started, and until when that is remembered.
+    /// The recorded start, and the time until which it is kept.
     pub(crate) start: Option<(i64, i64)>,
-    /// In the order of their ids.
+    /// Sorted by id.
     pub(crate) observers: Vec<SessionId>,
 }
 
@@ -69,7 +68,7 @@ pub(crate) struct HeldRecord {
     pub(crate) mode: Mode,
     pub(crate) token: FencingToken,
     pub(crate) since_ms: u64,
-    /// Session and owner; nobody's, if it is a delay.
+    /// Session and owner. `None` for a lock-delay.
     pub(crate) holder: Option<(SessionId, OwnerId)>,
     pub(crate) label: Option<Label>,
     pub(crate) lock_delay_ms: u64,
@@ -94,14 +93,14 @@ pub(crate) struct WaitingRecord {
     pub(crate) line: LineRecord,
 }
 
-/// A place in line.
+/// A place in a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LineRecord {
     pub(crate) mode: Mode,
     pub(crate) number: u64,
     pub(crate) order: u64,
     pub(crate) since_ms: u64,
-    /// What was ahead when it queued.
+    /// How many requests were ahead when it queued.
     pub(crate) place: u32,
 }
 
@@ -111,12 +110,12 @@ pub(crate) struct SetRecord {
 }
 
 impl Record {
-    /// Appends it.
+    /// Appends the record.
     pub(crate) fn write(&self, to: &mut Vec<u8>) {
         postcard::to_io(self, to).expect("a record can be written, and memory takes it");
     }
 
-    /// The first record, and the bytes behind it.
+    /// Returns the first record, and the bytes behind it.
     pub(crate) fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
         postcard::take_from_bytes(bytes).ok()
     }

@@ -1,4 +1,4 @@
-//! A table as records.
+//! Writes a table as records.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use crate::resource::Resource;
 use crate::table::Table;
 
 impl Table {
-    /// Says all that the table knows, in an order that the state alone decides.
+    /// Writes the whole state as records, in an order that depends only on the state.
     pub(super) fn write_records(&self, mut put: impl FnMut(&Record) -> io::Result<()>) -> io::Result<()> {
         put(&Record::Table(TableRecord {
             limits: self.limits,

@@ -1,4 +1,4 @@
-//! How a lock is got, and waited for.
+//! Acquiring a lock, and waiting for it.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -21,32 +21,32 @@ use crate::engines::session::{HasSession, InUse};
 use crate::error::AcquireError;
 use crate::random;
 
-/// So many of the queue are looked at first: those who came last before. If there is no conflict among them, all are.
+/// The number of queue entries that are read first: the latest before the request. If none of them conflicts, all are read.
 const NEAREST: i64 = 9;
 
-/// Nobody relies on a watch alone: around this often, who waits looks whether both are still there, itself and the one that it waits for.
+/// The approximate interval at which a waiter checks both its own key and the one that it waits for. No waiter relies on a watch alone.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
-/// The pause before somebody looks who was not told what it wanted to know.
+/// The pause before a waiter checks after its watch was refused.
 pub(super) const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long somebody who has gone away still waits for an answer, to know what there is to undo.
+/// The time for which a cancelled request still waits for a response, to know what there is to undo.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// Where a request queues.
+/// The keys of a request.
 struct Attempt {
     keys: Keys,
-    /// Its own key.
+    /// The request's own key.
     key: String,
 }
 
-/// What is seen of a lock at one moment.
+/// The state of a lock at one revision.
 struct Seen {
     queue: Queue,
-    /// Whether all are in it who came before.
+    /// Whether the queue contains all earlier entries.
     all: bool,
     value: StoredValue,
-    /// The moment.
+    /// The revision.
     revision: i64,
 }
 
@@ -56,14 +56,14 @@ impl EtcdEngine {
         let key = keys.entry(request.grant, request.mode);
         let attempt = Attempt { keys, key };
         loop {
-            // If it lost its place, or its lease ended: from the beginning.
+            // After losing its place or its lease, the request starts again.
             if let Some(granted) = self.queue_once(&request, &attempt).await? {
                 return Ok(granted);
             }
         }
     }
 
-    /// From the end of the queue to its front; nothing, if its place was lost on the way.
+    /// Enters the queue and waits until the lock is granted. Returns `None` if the place was lost on the way.
     async fn queue_once(
         self: &Arc<Self>,
         request: &AcquireRequest,
@@ -72,11 +72,12 @@ impl EtcdEngine {
         let lease = self.lease(request).await?;
         let Some((token, mut seen)) = self.enter(request, attempt, &lease).await? else { return Ok(None) };
         if !seen.queue.has(request.grant) {
-            // It came before, and many after it.
+            // An earlier request put the key, and many followed.
             seen = self.look(attempt, token, Some(NEAREST)).await?;
         }
         loop {
-            // The lease may have ended while it waited, and its key with it: then its turn is over, whoever is gone before it.
+            // The lease may have ended during the wait, and the key with it. The place is then lost, even if no conflicting key is ahead of
+            // it.
             let own = queue::called(request.grant, request.mode);
             let still_there = |place: &usize| seen.queue.entries()[*place].order == token;
             let Some(place) = seen.queue.place(&own).filter(still_there) else { return Ok(None) };
@@ -99,19 +100,20 @@ impl EtcdEngine {
         }
     }
 
-    /// The answer to a request that changes nothing.
+    /// Waits for the response to a request that changes nothing.
     async fn asked(&self, request: &AcquireRequest, txn: Txn) -> Result<TxnAnswer, AcquireError> {
         let asked = request.cancel.run_until_cancelled(self.link.txn(txn)).await;
         Ok(asked.ok_or_else(|| request.not_granted())??.answer)
     }
 
-    /// A lease for this request, and the session that it is.
+    /// Returns a lease for this request, which is its session.
     async fn lease(self: &Arc<Self>, request: &AcquireRequest) -> Result<InUse<Lease>, AcquireError> {
         if let Some(present) = self.keeper.sessions.of(request.ttl) {
             return Ok(present);
         }
         let (keeper, ttl) = (self.keeper.clone(), request.ttl);
-        // By a task of its own, as long as somebody wants it: those who wait for the same lease must not wait for one who does not go on.
+        // In a separate task, for as long as a caller wants it: others that wait for the same lease must not depend on a caller that is not
+        // polled.
         let opening = AbortOnDropHandle::new(
             self.context
                 .runtime
@@ -125,14 +127,14 @@ impl EtcdEngine {
         Ok(opened.ok_or_else(|| request.not_granted())??)
     }
 
-    /// Puts a key at the end of the queue; with the token that it is, and what is seen from there.
+    /// Puts a key at the end of the queue. Returns its token, and the state of the lock.
     async fn enter(
         &self,
         request: &AcquireRequest,
         attempt: &Attempt,
         lease: &Arc<Lease>,
     ) -> Result<Option<(i64, Seen)>, AcquireError> {
-        // Who does not wait does not stand in anybody's way either: only if nobody is there, it puts its key.
+        // A request that does not wait must not delay others: it puts its key only if the queue is empty.
         let mut compared = if request.waits() { Condition::NotYet } else { Condition::Nobody };
         loop {
             let asking = self.link.txn(self.entering(request, attempt, lease, compared));
@@ -149,7 +151,7 @@ impl EtcdEngine {
             let answer = match heard {
                 None => return Err(request.not_granted()),
                 Some(Err(fault)) if fault.what == What::LeaseGone => {
-                    // Nothing stands under it.
+                    // No key of the lease remains.
                     lease.lost();
                     return Ok(None);
                 }
@@ -163,7 +165,8 @@ impl EtcdEngine {
             }
             return match entered.mine {
                 Some((token, under)) if under == lease.id => Ok(Some((token, seen))),
-                // It is left from a lease that has ended for us. The key is put again after that, so only this one is deleted.
+                // The key belongs to an earlier lease, which has ended for this client. The request puts its key again after this, so only
+                // this revision is deleted.
                 Some((token, _)) => {
                     let stands = Compare::created_at(attempt.key.as_str(), token);
                     let delete = Delete::key(attempt.key.as_str());
@@ -172,7 +175,7 @@ impl EtcdEngine {
                 }
                 None if entered.undone => Err(request.not_granted()),
                 None => {
-                    // Those who are there may all go together with this one, or be other locks.
+                    // The present entries may all be compatible with this request, or belong to other locks.
                     let (seen, all) = (seen.queue.entries(), seen.all);
                     let compatible = |entry: &Entry| entry.mode.compatible_with(request.mode);
                     let goes = seen.iter().all(compatible)
@@ -211,13 +214,13 @@ impl EtcdEngine {
             .or_else([already, look].concat())
     }
 
-    /// Who is in the queue now, up to this place (all, if that is 0), and the value.
+    /// Reads the queue as it is now, up to this revision (all, if that is 0), and the value.
     async fn look(&self, attempt: &Attempt, up_to: i64, most: Option<i64>) -> Result<Seen, Fault> {
         let answer = self.link.txn(looking(&attempt.keys, up_to, most)).await?.answer;
         Seen::read(&attempt.keys, answer)
     }
 
-    /// Waits until the one is gone that it waits for, or it is worth a look. False, if its own place is lost.
+    /// Waits until the conflicting key is gone, or until a check is due. Returns false if the request has lost its place.
     async fn wait_behind(
         &self,
         request: &AcquireRequest,
@@ -262,7 +265,7 @@ impl EtcdEngine {
         }
     }
 
-    /// Its turn has come: what was seen has its own key under its lease, and nobody before it.
+    /// Grants the lock: `seen` has the request's own key under its lease, and no conflicting key ahead of it.
     async fn grant(
         &self,
         request: &AcquireRequest,
@@ -271,7 +274,7 @@ impl EtcdEngine {
         token: i64,
         seen: Seen,
     ) -> Result<Option<Granted>, AcquireError> {
-        // A lease that was not proved for long may have ended since.
+        // A lease without a recent proof may have ended since.
         if lease.usable(self.now()).is_zero() {
             let ends = self.now() + self.link.limit();
             let proving = async { Ok(lease.prove(self.now()).await) };
@@ -285,10 +288,10 @@ impl EtcdEngine {
         let mut marked = None;
         if request.mode.may_write() && seen.value.kept.is_some() {
             let kept = KeptValue::marked(value.clone(), request.grant);
-            // Before it is sent: whoever withdraws the request leaves the value without the mark.
+            // Recorded before the write is sent: a withdrawal of the request then leaves the value without the mark.
             lease.may_be_marked(request.grant, kept.clone(), token);
             let stands = Compare::created_at(attempt.key.as_str(), token);
-            // An earlier copy of this request that arrives late changes nothing that was written since.
+            // An earlier copy of this request that arrives late does not overwrite a later write.
             let is_unchanged = Compare::written_at(attempt.keys.value.as_str(), seen.value.revision);
             let mark = Put::new(attempt.keys.value.as_str(), kept.text());
             let asking = self.link.txn(Txn::new().when([stands, is_unchanged]).and_then([mark.into()]));
@@ -296,7 +299,7 @@ impl EtcdEngine {
                 return Err(request.not_granted());
             };
             let answer = match answer {
-                // It is read and not written: what is written later says that there is no room.
+                // The value is read without a mark: a later write reports that the database is full.
                 Err(fault) if fault.what == What::Full => None,
                 answer => Some(answer?.answer),
             };
@@ -321,13 +324,13 @@ impl EtcdEngine {
         Ok(Some(Granted::new(Some(fencing), term).with_value(value)))
     }
 
-    /// What is in the value, and whether the one is still there who could write it.
+    /// Returns the value, and checks whether its possible writer still has a key.
     async fn read_value(&self, attempt: &Attempt, mut seen: Seen) -> Result<(Seen, Value), Fault> {
         let mut there = Vec::new();
         loop {
             let (value, missing) = seen.value(&there);
             let Some(writer) = missing else { return Ok((seen, value)) };
-            // It may have come later than we did. What it wrote is read again together with whether it is there.
+            // The writer may have entered the queue after the look. Its value is read again together with its key.
             let Keys { value, .. } = &attempt.keys;
             let keys = Mode::ALL
                 .into_iter()
@@ -342,7 +345,8 @@ impl EtcdEngine {
         }
     }
 
-    /// Waits for the answer to something that would have to be undone. Nothing, if nobody waits for it any more and it does not come soon.
+    /// Waits for the response to a request that would have to be undone. Returns `None` if the request is cancelled and no response arrives
+    /// soon.
     async fn last_word<T>(&self, request: &AcquireRequest, asking: impl Future<Output = T>) -> Option<T> {
         let clock = &self.context.clock;
         let gone = async {
@@ -357,16 +361,16 @@ impl EtcdEngine {
     }
 }
 
-/// On which condition a key is put.
+/// The condition for putting a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Condition {
-    /// It is not there yet.
+    /// The key does not exist yet.
     NotYet,
-    /// Nobody holds or waits.
+    /// The queue is empty.
     Nobody,
 }
 
-/// The last of the queue, up to this place, and the value.
+/// Builds a transaction that reads the end of the queue, up to this revision, and the value.
 fn looking(keys: &Keys, up_to: i64, most: Option<i64>) -> Txn {
     Txn::new().and_then(look_at(keys, up_to, most))
 }
@@ -376,15 +380,15 @@ fn look_at(keys: &Keys, up_to: i64, most: Option<i64>) -> [Step; 2] {
     [nearest.at_most(most.unwrap_or(0)).into(), Get::key(keys.value.as_str()).into()]
 }
 
-/// What came of a try to queue.
+/// The outcome of an attempt to enter the queue.
 struct Entered {
-    /// The place that it has, and under which lease.
+    /// The token of the request's key, and the key's lease.
     mine: Option<(i64, i64)>,
-    /// Whether the place was taken just now.
+    /// Whether the key was put just now.
     is_new: bool,
-    /// Whether it was given up before.
+    /// Whether the request was withdrawn before.
     undone: bool,
-    /// What is seen from there.
+    /// The queue and the value, as read in the same step.
     looked: Vec<Found>,
 }
 
@@ -415,7 +419,7 @@ impl Seen {
         Ok(Self { queue: keys.queue(&queue.kvs), all, value: StoredValue::read(value)?, revision })
     }
 
-    /// The value, and who could write it, if it is not known whether that one is there.
+    /// Returns the value; and its possible writer, if it is not known whether that writer's key exists.
     fn value(&self, there: &[(GrantId, bool)]) -> (Value, Option<GrantId>) {
         let missing = Cell::new(None);
         let stands = |writer| {

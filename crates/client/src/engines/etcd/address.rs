@@ -1,4 +1,4 @@
-//! Where etcd is, how to log in, and what else a URL says: `etcd://user:password@host:port,host:port?option=value`.
+//! The members, the login and the options in a URL: `etcd://user:password@host:port,host:port?option=value`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,18 +12,18 @@ use crate::engines::authority::{Authority, ENCODE, shown, timeout_ms};
 use crate::error::EngineError;
 use crate::url::{EngineUrl, UrlError};
 
-/// How long a request may take, if the URL does not say.
+/// The default time limit of a request.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(5);
 const DEFAULT_PORT: u16 = 2379;
 const EXAMPLE: &str = "etcd://user:password@host1:2379,host2:2379,host3:2379?prefix=app/";
 const KNOWN: &str = "there is `prefix`, `timeout_ms`, and for `etcds:` `ca`, `cert` and `key`";
 
-/// What a URL says.
+/// The content of a URL.
 #[derive(Clone)]
 pub(super) struct Address {
     authority: Authority,
     tls: Option<Tls>,
-    /// What stands before each lock's name in its keys.
+    /// The text before each lock's name in its keys.
     pub(super) prefix: String,
     pub(super) limit: Duration,
 }
@@ -38,7 +38,7 @@ struct Tls {
 
 impl Address {
     pub(super) fn parse(url: &EngineUrl<'_>) -> Result<Self, UrlError> {
-        // A URL with a password in it is not repeated in an error.
+        // The error does not repeat the URL, since it may contain a password.
         let wrong = |message: String| UrlError::Location {
             url: format!("{}://…", url.scheme),
             message: format!("{message}: it looks like `{EXAMPLE}`"),
@@ -58,7 +58,7 @@ impl Address {
             address.set(option, value).map_err(|not_set| match not_set {
                 NotSet::Wrong(message) => wrong(message),
                 NotSet::Unknown => {
-                    // It may be the end of a password with a `?` in it.
+                    // The text may be the end of a password with a `?` in it.
                     let option = if option.contains('@') { "…" } else { option };
                     UrlError::UnknownOption { engine: ENGINE, option: option.to_owned(), known: KNOWN }
                 }
@@ -91,7 +91,7 @@ impl Address {
         Ok(())
     }
 
-    /// Each member as a URL, and as it is called in messages.
+    /// Returns each member as a URL, and by its name in messages.
     pub(super) fn members(&self) -> Vec<(String, String)> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let member = |(host, port): &(String, u16)| {
@@ -106,12 +106,12 @@ impl Address {
         self.authority.user.clone().map(|user| (user, password))
     }
 
-    /// What TLS needs, if the URL asks for it.
+    /// Returns the TLS configuration, if the URL asks for TLS.
     pub(super) fn tls(&self) -> Result<Option<ClientTlsConfig>, EngineError> {
         self.tls.as_ref().map(Tls::options).transpose()
     }
 
-    /// The same text for the same locks: of the members in any order, and without the login.
+    /// Returns the same text for the same locks, for any order of the members, and without the login.
     pub(super) fn place(&self) -> String {
         let scheme = if self.tls.is_some() { "etcds" } else { "etcd" };
         let prefix = percent_encoding::utf8_percent_encode(&self.prefix, percent_encoding::NON_ALPHANUMERIC);
@@ -120,7 +120,7 @@ impl Address {
     }
 }
 
-/// Why an option was not taken.
+/// The reason why an option was refused.
 enum NotSet {
     Wrong(String),
     Unknown,
@@ -153,7 +153,7 @@ impl Tls {
 
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the login.
+        // The login is left out.
         f.debug_tuple("Address").field(&self.place()).finish()
     }
 }

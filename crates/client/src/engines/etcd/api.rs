@@ -1,7 +1,7 @@
 //! The messages of etcd's API, version 3, as far as locks need them. The field numbers are those of etcd's `rpc.proto` and `kv.proto`.
 //!
-//! They are written by hand, so that nobody needs a protobuf compiler to build this crate. A field that is left out is skipped when an answer is
-//! read, as protobuf has it.
+//! They are written by hand, so that building this crate needs no protobuf compiler. As in all of protobuf, fields that are not listed here
+//! are skipped when a response is read.
 
 use prost::{Message, Oneof};
 
@@ -67,23 +67,23 @@ impl Get {
         Self { key: key.into(), ..Self::default() }
     }
 
-    /// From the first key to before the second.
+    /// Reads from the first key up to, but not including, the second.
     pub(super) fn range(first: impl Into<Vec<u8>>, end: impl Into<Vec<u8>>) -> Self {
         Self { range_end: end.into(), ..Self::key(first) }
     }
 
-    /// All keys that begin so.
+    /// Reads all keys with this prefix.
     pub(super) fn prefix(prefix: impl Into<Vec<u8>>) -> Self {
         let prefix = prefix.into();
         Self { range_end: end_of(&prefix), ..Self::key(prefix) }
     }
 
-    /// Without the values.
+    /// Leaves out the values.
     pub(super) fn keys_only(self) -> Self {
         Self { keys_only: true, ..self }
     }
 
-    /// Nothing but how many keys there are.
+    /// Returns only the number of keys.
     pub(super) fn count_only(self) -> Self {
         Self { count_only: true, ..self }
     }
@@ -92,18 +92,18 @@ impl Get {
         Self { limit, ..self }
     }
 
-    /// Those that were created last come first.
+    /// Sorts by creation, latest first.
     pub(super) fn newest_first(self) -> Self {
         Self { sort_order: SortOrder::Descend.into(), sort_target: SortTarget::Create.into(), ..self }
     }
 
-    /// Those that were created at this revision or before; all, if it is 0.
+    /// Limits the keys to those created at this revision or before; no limit, if it is 0.
     pub(super) fn created_up_to(self, max_create_revision: i64) -> Self {
         Self { max_create_revision, ..self }
     }
 }
 
-/// Where the keys end that begin so. A single zero is the end of all keys.
+/// Returns the end of the keys with this prefix. A single zero is the end of all keys.
 pub(super) fn end_of(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while end.pop_if(|last| *last == u8::MAX).is_some() {}
@@ -120,7 +120,7 @@ pub(super) struct Found {
     pub(super) header: Option<Header>,
     #[prost(message, repeated, tag = "2")]
     pub(super) kvs: Vec<KeyValue>,
-    /// Whether there are more than were asked for.
+    /// Whether there are more keys than requested.
     #[prost(bool, tag = "3")]
     pub(super) more: bool,
 }
@@ -144,12 +144,12 @@ impl Put {
         Self { key: key.into(), value: value.into(), ..Self::default() }
     }
 
-    /// The same, to be deleted when the lease ends.
+    /// Attaches the key to a lease, which deletes it at its end.
     pub(super) fn under(self, lease: i64) -> Self {
         Self { lease, ..self }
     }
 
-    /// A key that is there is written once more, with what is in it and the lease that it has.
+    /// Writes an existing key again, with its present value and lease.
     pub(super) fn again(key: impl Into<Vec<u8>>) -> Self {
         Self { ignore_value: true, ignore_lease: true, ..Self::new(key, Vec::new()) }
     }
@@ -173,7 +173,7 @@ pub(super) struct Deleted {
     pub(super) deleted: i64,
 }
 
-/// What must be true of a key, or of all keys of a range.
+/// A condition on a key, or on all keys of a range.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Compare {
     #[prost(enumeration = "Operator", tag = "1")]
@@ -215,12 +215,12 @@ impl Compare {
         Self { result, target, key: key.into(), operand: Some(operand), range_end: Vec::new() }
     }
 
-    /// It is the one that was created at this revision.
+    /// The key exists and was created at this revision.
     pub(super) fn created_at(key: impl Into<Vec<u8>>, revision: i64) -> Self {
         Self::new(key, Operator::Equal, Target::Create, Operand::CreateRevision(revision))
     }
 
-    /// It was last written at this revision; or it is not there, if that is 0.
+    /// The key was last written at this revision; or it does not exist, if that is 0.
     pub(super) fn written_at(key: impl Into<Vec<u8>>, revision: i64) -> Self {
         Self::new(key, Operator::Equal, Target::Mod, Operand::ModRevision(revision))
     }
@@ -233,7 +233,7 @@ impl Compare {
         Self::created_at(key, 0)
     }
 
-    /// No key begins so.
+    /// No key has this prefix.
     pub(super) fn prefix_is_missing(prefix: &str) -> Self {
         Self { range_end: end_of(prefix.as_bytes()), ..Self::is_missing(prefix) }
     }
@@ -314,7 +314,7 @@ impl TxnAnswer {
         self.header.as_ref().map_or(0, |header| header.revision)
     }
 
-    /// What it has read.
+    /// Returns the results of the reads.
     pub(super) fn found(self) -> Vec<Found> {
         let found = |answer: StepAnswer| match answer.kind? {
             StepAnswerKind::Found(found) => Some(found),
@@ -349,7 +349,7 @@ pub(super) struct LeaseGranted {
     pub(super) ttl: i64,
 }
 
-/// What is asked of a lease by its id alone: to revoke it, to keep it alive, or how long it has to live.
+/// A request that has only the id of a lease: to revoke it, to keep it alive, or to get its remaining time.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct LeaseId {
     #[prost(int64, tag = "1")]
@@ -363,21 +363,21 @@ pub(super) struct LeaseRevoked {}
 pub(super) struct LeaseKept {
     #[prost(message, optional, tag = "1")]
     pub(super) header: Option<Header>,
-    /// 0, if there is no such lease.
+    /// 0 if the lease does not exist.
     #[prost(int64, tag = "3")]
     pub(super) ttl: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct LeaseLives {
-    /// Seconds; -1, if there is no such lease.
+    /// Seconds; -1 if the lease does not exist.
     #[prost(int64, tag = "3")]
     pub(super) ttl: i64,
     #[prost(int64, tag = "4")]
     pub(super) granted_ttl: i64,
 }
 
-/// What is sent on a stream of watches. etcd calls it `WatchRequest`.
+/// A request on a stream of watches. etcd calls it `WatchRequest`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Watch {
     #[prost(oneof = "WatchKind", tags = "1, 2")]
@@ -418,17 +418,17 @@ struct WatchCancel {
 }
 
 impl Watch {
-    /// Tells when this key is deleted, at this revision or later.
+    /// Watches for a deletion of this key, at this revision or later.
     pub(super) fn deletion(watch_id: i64, key: impl Into<Vec<u8>>, start_revision: i64) -> Self {
         Self::filtered(watch_id, key, Vec::new(), start_revision, vec![Filter::NoPut.into()])
     }
 
-    /// Tells when this key is written or deleted, at this revision or later.
+    /// Watches for a write or a deletion of this key, at this revision or later.
     pub(super) fn any_change(watch_id: i64, key: impl Into<Vec<u8>>, start_revision: i64) -> Self {
         Self::filtered(watch_id, key, Vec::new(), start_revision, Vec::new())
     }
 
-    /// Tells when a key that starts so is written or deleted, at this revision or later.
+    /// Watches for a write or a deletion of any key with this prefix, at this revision or later.
     pub(super) fn any_change_below(watch_id: i64, prefix: impl Into<Vec<u8>>, start_revision: i64) -> Self {
         let prefix = prefix.into();
         let end = end_of(&prefix);
@@ -463,7 +463,7 @@ pub(super) struct WatchAnswer {
     pub(super) events: Vec<Event>,
 }
 
-/// Something happened to a key. What it was is in the request: a watch is told of deletions alone.
+/// An event of a key. Its kind is not read, since the request for the watch selects the kinds.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Event {}
 
@@ -503,7 +503,7 @@ mod tests {
         assert_eq!(end_of(b"\xff"), b"\0");
     }
 
-    /// As another client writes them: bytes that were put together by the field numbers of etcd's definitions.
+    /// The expected bytes, as another client writes them, were put together by the field numbers of etcd's definitions.
     #[test]
     fn messages_have_the_bytes_that_etcd_expects() {
         let missing = Compare::prefix_is_missing("a/");

@@ -1,4 +1,4 @@
-//! Errors of etcd and of the connection to it, with its own words and what to do.
+//! Errors of etcd and of the connection to it, with its own words and advice.
 
 use tonic::{Code, Status, transport};
 
@@ -8,7 +8,7 @@ use crate::error::{
     AcquireError, BreakError, EngineError, InspectError, ReleaseError, RememberError, RenewError, ValueError,
 };
 
-/// Why a request has no answer, or not the one that it asked for.
+/// The reason why a request has no response, or another one than expected.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) what: What,
@@ -17,13 +17,13 @@ pub(super) struct Fault {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// There was no connection, so nothing was asked.
+    /// There was no connection, so the request was not sent.
     NotSent,
-    /// No answer came: whether the request was done is not known.
+    /// No response arrived: it is unknown whether the request was done.
     NoAnswer,
-    /// etcd refused, and did nothing.
+    /// etcd refused the request, and did nothing.
     Refused,
-    /// The lease is not there any more; nothing was done.
+    /// The lease does not exist any more; nothing was done.
     LeaseGone,
     /// The database is full; nothing was done.
     Full,
@@ -32,7 +32,7 @@ pub(super) enum What {
 }
 
 impl What {
-    /// Whether the same request may succeed later, or elsewhere.
+    /// Whether the same request may succeed later, or with another member.
     pub(super) const fn is_silence(self) -> bool {
         matches!(self, Self::NotSent | Self::NoAnswer)
     }
@@ -65,19 +65,19 @@ impl Fault {
         Self::new(What::LeaseGone, format!("{at} does not know the lease any more"))
     }
 
-    /// An answer that is none.
+    /// Returns the fault for an incomplete response.
     pub(super) fn too_little() -> Self {
         Self::refused("etcd answered less than it was asked: see what listens there".to_owned())
     }
 
-    /// The same, of a request that was sent before and not answered, if it was.
+    /// Returns the fault of a request, given whether an earlier copy was sent without a response.
     pub(super) fn after(self, sent_before: bool) -> Self {
-        // What stands under a lease that is gone is gone, too.
+        // The keys of a lease that is gone are gone, too.
         let unknown = sent_before && self.what != What::LeaseGone;
         Self { what: if unknown { What::NoAnswer } else { self.what }, ..self }
     }
 
-    /// The same for another request that failed for the same reason.
+    /// Returns a copy of the fault, for another request that failed for the same reason.
     pub(super) fn again(&self) -> Self {
         let message = match &self.error {
             EngineError::Unreachable { message, .. }
@@ -93,19 +93,19 @@ impl Fault {
         }
     }
 
-    /// A host name does not resolve, so nothing was sent.
+    /// Returns the fault for a host name that does not resolve, so that nothing was sent.
     fn not_found(message: String) -> Self {
         let error = EngineError::NotFound { engine: ENGINE, message, cause: None };
         Self { what: What::NotSent, error }
     }
 
-    /// The address or the certificates of a member are wrong.
+    /// Returns the fault for a wrong address or wrong certificates of a member.
     pub(super) fn unusable(at: &str, error: &transport::Error) -> Self {
         let said = joined("", Some(error));
         Self::refused(format!("{at} cannot be used ({said}): check the URL and its certificates"))
     }
 
-    /// The meaning of a call's error. The message quotes the words of etcd, of TLS or of the system once.
+    /// Returns the fault for a call's error. The message quotes the words of etcd, of TLS or of the system once.
     pub(super) fn of(at: &str, status: &Status) -> Self {
         let code = status.code();
         let said = joined(status.message(), std::error::Error::source(status));
@@ -189,10 +189,10 @@ const CHECK_SERVER: &str = "check whether it runs and whether this host can reac
 
 const FULL: &str = "its database is full (alarm NOSPACE); compact and defragment it, or raise `--quota-backend-bytes`, and then `etcdctl alarm disarm`. Held locks are kept alive and can be released";
 
-/// What tonic says of all that went wrong on the way.
+/// tonic's text for all errors of the connection.
 const TONIC_SAYS: &str = "transport error";
 
-/// A message and those of the errors behind it, each once.
+/// Joins a message and those of the errors behind it, each once.
 fn joined(first: &str, mut behind: Option<&(dyn std::error::Error + 'static)>) -> String {
     let mut text = if first == TONIC_SAYS { String::new() } else { first.to_owned() };
     while let Some(error) = behind {

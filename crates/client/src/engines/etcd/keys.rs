@@ -1,7 +1,7 @@
-//! What lies in etcd, and what it is called.
+//! The keys in etcd.
 //!
-//! Whoever holds a lock or waits for it has a key exactly one level below the lock's name, under a lease, as the recipe has it that etcd
-//! itself comes with: its `etcdctl lock` and ours wait for each other. Keys of the engine's own start with `tenure:`, after the prefix.
+//! Each holder or waiter has a key exactly one level below the lock's name, under a lease, as in etcd's own recipe: `etcdctl lock` and this
+//! engine wait for each other. Other keys of the engine start with `tenure:`, after the prefix.
 
 use tenure_table::{GrantId, LockName, Mode};
 
@@ -11,13 +11,13 @@ use crate::engines::kept_value::KeptValue;
 use crate::engines::queue::{self, Entry, Queue};
 use crate::error::EngineError;
 
-/// Keys that start so are not locks.
+/// The beginning of keys that are not locks.
 pub(super) const OWN_KEYS: &str = "tenure:";
 
 /// The keys of a lock.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
-    /// What stands before the keys of all who hold or wait.
+    /// The beginning of the keys of all holders and waiters.
     pub(super) below: String,
     pub(super) value: String,
     pub(super) start: String,
@@ -38,29 +38,29 @@ impl Keys {
         })
     }
 
-    /// The key of a grant.
+    /// Returns the key of a grant.
     pub(super) fn entry(&self, grant: GrantId, mode: Mode) -> String {
         format!("{}{}", self.below, queue::called(grant, mode))
     }
 
-    /// The key of one that was seen.
+    /// Returns the key of an entry in the queue.
     pub(super) fn seen(&self, entry: &Entry) -> String {
         format!("{}{}", self.below, entry.node)
     }
 
-    /// Those of a list of keys that hold or wait.
+    /// Returns the queue: those keys in a list that are holders or waiters.
     pub(super) fn queue<'a>(&self, found: impl IntoIterator<Item = &'a KeyValue>) -> Queue {
         Queue::new(found.into_iter().filter_map(|kv| entry(&self.below, kv)).collect())
     }
 }
 
-/// Says that a request was given up, so that it has no effect if it still arrives.
+/// Returns the key that records the withdrawal of a request, so that the request has no effect if it still arrives.
 pub(super) fn gone(prefix: &str, grant: GrantId) -> String {
     format!("{prefix}{OWN_KEYS}gone:{grant}")
 }
 
-/// One who holds or waits: what is exactly one level below the name, and under a lease. What has no lease is data of somebody's, and what lies
-/// deeper is another lock's.
+/// Returns the entry of a key that is a holder or waiter: exactly one level below the name, and under a lease. A key without a lease is
+/// other data, and a deeper key belongs to another lock.
 fn entry(below: &str, kv: &KeyValue) -> Option<Entry> {
     let called = str::from_utf8(kv.key.strip_prefix(below.as_bytes())?).ok()?;
     if kv.lease == 0 || called.is_empty() || called.contains('/') || called.starts_with(OWN_KEYS) {
@@ -76,21 +76,21 @@ fn entry(below: &str, kv: &KeyValue) -> Option<Entry> {
     })
 }
 
-/// The name of the lock to which a key belongs that stands after the prefix, and what it is called there.
+/// Returns the lock name in a key without the prefix, and the name of the entry.
 pub(super) fn name_of(key: &str) -> Option<(&str, &str)> {
     key.rsplit_once('/').filter(|(name, called)| !name.starts_with(OWN_KEYS) && !called.starts_with(OWN_KEYS))
 }
 
-/// Whether a key is one that a lock recipe writes: ours, or that of `etcdctl lock` and of etcd's own clients, which call it by its lease.
+/// Whether a lock recipe wrote a key: this engine's, or that of `etcdctl lock` and etcd's own clients, which name it after its lease.
 pub(super) fn is_of_a_recipe(called: &str, lease: i64) -> bool {
     lease != 0 && (queue::whose(called).is_some() || called == format!("{lease:x}"))
 }
 
-/// A lock's value as it was found.
+/// A stored value of a lock.
 #[derive(Clone, Debug)]
 pub(super) struct StoredValue {
     pub(super) kept: Option<KeptValue>,
-    /// When it was last written; 0 if it is not there.
+    /// The revision of the last write; 0 if there is no value.
     pub(super) revision: i64,
 }
 

@@ -1,9 +1,9 @@
-//! A session is a lease of etcd's, under which all keys of its grants stand. A task keeps it alive.
+//! Sessions as etcd leases, each with the keys of its grants. A task keeps each lease alive.
 //!
-//! **A keep-alive by itself proves nothing**: only the leader counts leases, and one that was stopped and is none any more answers it all the
-//! same, from its own memory. So each is followed by a read that a majority confirms. If that comes from the same member and in the same
-//! term, the leader that lengthened the lease still led afterwards; and whoever leads next gives each lease all of its time again. Only
-//! then is the lease believed in, from before the keep-alive was sent.
+//! **A keep-alive by itself proves nothing**: only the leader counts leases, but a former leader that was stopped answers it too, from its
+//! own memory. So each keep-alive is followed by a read that a majority confirms. If the read comes from the same member and in the same
+//! term, the leader that extended the lease still led afterwards; and any later leader gives each lease its whole time again. Only then is
+//! the lease confirmed, as of before the keep-alive was sent.
 
 use std::collections::{HashMap, HashSet};
 use std::pin::pin;
@@ -28,47 +28,47 @@ use crate::engines::session::{HasSession, Held, Session, Sessions};
 use crate::error::LostReason;
 use crate::random;
 
-/// How long before the lease may end belief must have ended. The proof above needs none of it; it is for what etcd's timers are coarse by,
-/// and for the case that a leader does not count from when it was elected.
+/// The time by which the deadline precedes the end of the lease. The proof above needs no margin. It covers the coarseness of etcd's
+/// timers, and a leader that does not count from its election.
 pub(super) const MARGIN: Duration = Duration::from_secs(1);
 
-/// The shortest time that is asked for beside the margin.
+/// The shortest time that is requested in addition to the margin.
 const SHORTEST: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether somebody has not renewed its grant: a part of the ttl, and at most so long.
+/// The interval between two checks for grants that were not renewed: a part of the TTL, up to a maximum.
 const LOOKS: u32 = 8;
 const RAREST_LOOK: Duration = Duration::from_secs(5);
 
-/// How long a keep-alive may take at least, before it is tried again.
+/// The least time limit of a keep-alive before it is tried again.
 const SHORTEST_TRY: Duration = Duration::from_millis(500);
 
 /// The longest pause after a keep-alive that failed.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
-/// A leader that was elected just now may not yet have read that there is such a lease: it is asked again.
+/// The pause before a second request for a missing lease: a leader elected just now may not have read the lease yet.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
-/// So often the key of a grant is looked at that is watched.
+/// The interval between two checks of a grant's key that is also watched.
 const LOOK_AGAIN: Duration = Duration::from_mins(10);
 
-/// A lease, and what hangs on it.
+/// A lease, and the records of its grants.
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) id: i64,
     session: Session,
-    /// Somebody wants it to be proved anew.
+    /// Notified when a caller needs a new proof.
     asked: Notify,
-    /// When the last keep-alive was sent that is proved.
+    /// The time at which the last proved keep-alive was sent.
     proved: watch::Sender<BootTime>,
-    /// Nobody needs it any more.
+    /// Cancelled when the lease is no longer needed.
     over: CancellationToken,
-    /// Those of its grants whose keys are watched.
+    /// The tasks that watch the keys of grants.
     watched: Mutex<HashMap<GrantId, AbortOnDropHandle<()>>>,
-    /// The writes of each grant, one after the other, with when its lock's value was last written as far as that is known.
+    /// The writes of each grant, one after the other, with the revision of the last write as far as it is known.
     writes: Mutex<HashMap<GrantId, Writes>>,
-    /// Those whose key was asked for and not answered, so that a request may still arrive when it is over.
+    /// Grants whose key was requested without a response, so that a request may still arrive after the grant is over.
     arriving: Mutex<HashSet<GrantId>>,
-    /// The values of requests that are about to be granted, as they may be marked by now, each with the place in the queue that marks it.
+    /// The values that ungranted requests may have marked, each with the token of the request.
     marks: Mutex<HashMap<GrantId, (KeptValue, i64)>>,
 }
 
@@ -85,7 +85,7 @@ impl Lease {
         self.writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on, this grant may write a value that was last written then.
+    /// Records that this grant may write a value, which was last written at this revision.
     pub(super) fn may_write(&self, grant: GrantId, last_written: i64) {
         self.writes().insert(grant, Arc::new(AsyncMutex::new(Some(last_written))));
     }
@@ -98,7 +98,7 @@ impl Lease {
         self.arriving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request for the key of this grant may still be under way, until that is seen to.
+    /// Records that a request for the key of this grant may still be under way.
     pub(super) fn may_arrive(&self, grant: GrantId) {
         self.arriving().insert(grant);
     }
@@ -111,12 +111,12 @@ impl Lease {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock's value may be marked by this request, which is not granted yet.
+    /// Records that a request without a grant may have marked the lock's value.
     pub(super) fn may_be_marked(&self, grant: GrantId, value: KeptValue, token: i64) {
         self.marks().insert(grant, (value, token));
     }
 
-    /// No value is marked by this request, or its grant knows which.
+    /// Records that this request has marked no value, or that its grant has the record.
     pub(super) fn is_not_marked(&self, grant: GrantId) {
         self.marks().remove(&grant);
     }
@@ -125,14 +125,14 @@ impl Lease {
         self.marks().get(&grant).cloned()
     }
 
-    /// Nothing is left of this grant, nor of a request for it.
+    /// Removes all records of this grant and of requests for it.
     pub(super) fn settle(&self, grant: GrantId) {
         self.forget(grant);
         self.arriving().remove(&grant);
         self.marks().remove(&grant);
     }
 
-    /// It is no grant any more.
+    /// Removes a grant.
     pub(super) fn forget(&self, grant: GrantId) {
         self.session.forget(grant);
         self.writes().remove(&grant);
@@ -143,15 +143,15 @@ impl Lease {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches the key of a grant that lasts for some time, and tells its holder if it is broken or gone.
+    /// Watches the key of a grant that lasts for some time, and notifies its holder if it is broken or gone.
     fn watch(self: &Arc<Self>, keeper: &Arc<Keeper>, grant: GrantId, held: Held) {
         let watching = watch_grant(Arc::downgrade(self), keeper.clone(), grant, held);
         let watching = AbortOnDropHandle::new(keeper.context.runtime.spawn(watching));
         self.watched().insert(grant, watching);
     }
 
-    /// Has it proved that the lease stands, by a keep-alive that is sent from now on. Resolves with when it was sent; or with nothing, if the
-    /// lease has ended.
+    /// Requests a proof that the lease exists, by a keep-alive that is sent from now on. Returns the time at which it was sent, or `None`
+    /// if the lease has ended.
     pub(super) async fn prove(&self, now: BootTime) -> Option<BootTime> {
         let mut proved = self.proved.subscribe();
         self.asked.notify_one();
@@ -162,24 +162,24 @@ impl Lease {
         }
     }
 
-    /// For how long it may still be believed in.
+    /// Returns the time left until the deadline.
     pub(super) fn usable(&self, now: BootTime) -> Duration {
         self.session.deadline().since(now)
     }
 
-    /// Ends it, when its task gets to it.
+    /// Ends the lease, as soon as its task runs.
     pub(super) fn give_up(&self) {
         self.over.cancel();
     }
 
-    /// etcd does not know it any more.
+    /// Records that etcd does not know the lease any more.
     pub(super) fn lost(&self) {
         self.session.end();
         self.over.cancel();
     }
 }
 
-/// What keeps leases alive.
+/// Keeps leases alive.
 #[derive(Debug)]
 pub(super) struct Keeper {
     pub(super) link: Arc<Link>,
@@ -187,7 +187,7 @@ pub(super) struct Keeper {
     pub(super) prefix: String,
     pub(super) sessions: Sessions<Lease>,
     pub(super) watches: Arc<Watches>,
-    /// What is undone in the background.
+    /// Cleanup in the background.
     pub(super) undoing: TaskTracker,
     /// The tasks of the leases.
     keeping: TaskTracker,
@@ -213,15 +213,15 @@ impl Keeper {
         self.context.clock.now()
     }
 
-    /// A lease for this ttl, which is kept alive from now on.
+    /// Opens a lease for this TTL, and starts to keep it alive.
     pub(super) async fn open(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Lease>, Fault> {
-        // Whoever closes waits for this.
+        // `close` waits for this token.
         let _opening = self.keeping.token();
         let wanted = ttl.max(SHORTEST) + MARGIN;
         let sent_at = self.now();
         let granted =
             self.link.grant(i64::try_from(wanted.as_secs()).expect("a ttl is at most a day")).await?;
-        // What etcd says is what counts: it has a shortest time of its own.
+        // The TTL in etcd's response counts: etcd has a minimum.
         let timeout = Duration::from_secs(granted.ttl.unsigned_abs());
         let lease = Arc::new(Lease {
             id: granted.id,
@@ -241,7 +241,7 @@ impl Keeper {
         Ok(lease)
     }
 
-    /// Ends all leases, and with them all that stands under them.
+    /// Ends all leases, and with them all their keys.
     pub(super) async fn close(&self) {
         self.closing.cancel();
         self.undoing.close();
@@ -253,12 +253,12 @@ impl Keeper {
         self.keeping.wait().await;
     }
 
-    /// The task of a lease.
+    /// Runs the task of a lease.
     async fn keep(self: Arc<Self>, lease: Arc<Lease>) {
         let over = lease.over.clone();
         let _ = over.run_until_cancelled(self.keep_until_gone(&lease)).await;
         lease.session.end();
-        // What stands under it goes with it, also if it was only believed to be gone.
+        // The keys are deleted with the lease, also if it only seemed to be gone.
         if let Err(fault) = self.link.revoke(lease.id).await {
             tracing::debug!(error = %fault.error, "a lease is not revoked, and runs out by itself");
         }
@@ -321,7 +321,7 @@ impl Keeper {
         }
     }
 
-    /// Puts out those who did not renew in time, and gives up leases that nobody uses.
+    /// Frees grants that were not renewed in time, and gives up unused leases.
     fn put_out(self: &Arc<Self>, lease: &Arc<Lease>, now: BootTime) {
         for (grant, held) in lease.session.overdue(now) {
             let freeing = self.clone().free(lease.clone(), grant, held.node);
@@ -332,11 +332,11 @@ impl Keeper {
         }
     }
 
-    /// Keeps a lease alive, and sees to it that this is true; with when it was sent.
+    /// Keeps a lease alive, and proves it. Returns the time at which the keep-alive was sent.
     async fn keep_alive(&self, lease: &Lease, stream: &mut Option<Stream>) -> Result<BootTime, Fault> {
-        /// So often the leader may change in between.
+        /// The most changes of the leader in between.
         const CHANGES: usize = 3;
-        // A member that passes it on to a leader that stands still answers nothing for long, and to the next leader at once.
+        // A member with a stopped leader gives no answer for long, but reaches the next leader at once.
         let at_most = (lease.session.timeout() / 6).max(SHORTEST_TRY).min(self.link.limit());
         let mut last = None;
         for _ in 0..CHANGES {
@@ -357,7 +357,7 @@ impl Keeper {
         Err(last.unwrap_or_else(changes))
     }
 
-    /// When it was sent, if it is proved.
+    /// Returns the time at which the keep-alive was sent, if it is proved.
     async fn keep_alive_once(
         &self,
         id: i64,
@@ -367,7 +367,7 @@ impl Keeper {
         let fault = |error| Fault::of(&connection.at, &error);
         let ended = || Fault::no_answer(format!("{} has ended a stream of keep-alives", connection.at));
         let sent_at = self.now();
-        // Taken out, so that one on which something went wrong is not used again.
+        // Taken out, so that a stream is not used again after an error.
         let mut open = match stream.take().filter(|open| open.number == connection.number) {
             Some(open) => {
                 open.calls.requests.send(LeaseId { id }).await.map_err(|_| ended())?;
@@ -390,7 +390,7 @@ impl Keeper {
     }
 }
 
-/// Looks at the key of a grant, and waits until it is changed: until the holder has been told of it.
+/// Watches the key of a grant until its holder has been notified of a change.
 async fn watch_grant(lease: Weak<Lease>, keeper: Arc<Keeper>, grant: GrantId, held: Held) {
     let (node, token) = (held.node.as_str(), held.token.get().cast_signed());
     loop {
@@ -398,7 +398,7 @@ async fn watch_grant(lease: Weak<Lease>, keeper: Arc<Keeper>, grant: GrantId, he
             let Some(lease) = lease.upgrade() else { return };
             match found.kvs.first() {
                 Some(kv) if kv.create_revision == token && kv.mod_revision != token => {
-                    // It stands until its holder lets go.
+                    // The key remains until its holder releases the lock.
                     return held.is_lost(LostReason::Broken);
                 }
                 Some(kv) if kv.create_revision == token => {}
@@ -410,7 +410,7 @@ async fn watch_grant(lease: Weak<Lease>, keeper: Arc<Keeper>, grant: GrantId, he
             drop(lease);
             let from = found.header.map_or(token, |header| header.revision) + 1;
             let mut change = keeper.watches.watch(node.to_owned(), from, Interest::AnyChange);
-            // Nobody relies on a watch alone.
+            // The task does not rely on the watch alone.
             let look_again = keeper.now() + random::jittered(LOOK_AGAIN);
             tokio::select! {
                 woken = change.woken() => if woken == Woken::Changed { continue },
@@ -427,7 +427,7 @@ struct Stream {
     calls: Calls<LeaseId, LeaseKept>,
 }
 
-/// Who answered, and in which term of which leader.
+/// Returns the answering member, and the term of its leader.
 fn led_by(header: &Header) -> (u64, u64) {
     (header.member_id, header.raft_term)
 }

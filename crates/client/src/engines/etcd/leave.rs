@@ -1,4 +1,4 @@
-//! How a grant or a place in the queue is given up, also if it is not known whether it was ever taken.
+//! Removal of a grant or of a place in the queue, even if it is unknown whether it ever existed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,24 +14,25 @@ use crate::engines::kept_value::KeptValue;
 use crate::engines::session::HasSession;
 use crate::wait::Backoff;
 
-/// The pauses between two tries: ever longer ones.
+/// The shortest and the longest pause between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// After so long, a request that was given up does not arrive any more.
+/// The time after which a withdrawn request does not arrive any more.
 const ARRIVED_AFTER: Duration = Duration::from_mins(5);
 
-/// A lock's value as it is left by one who lets go.
+/// A lock's value as a release leaves it.
 #[derive(Debug)]
 pub(super) struct Left {
     /// The key of the value.
     pub(super) at: String,
     pub(super) value: KeptValue,
-    /// Which place in the queue has marked it: the value of another place is not touched.
+    /// The token of the key that has marked the value: the value of another grant is not touched.
     pub(super) token: i64,
 }
 
-/// Deletes a key and leaves the value in one step, if that key is there.
+/// Builds a transaction that deletes a key, and puts the key `gone` if given. If the deleted key is the one that marked the value, the
+/// value is written without the mark.
 fn leaving(key: &str, left: Option<&Left>, gone: Option<(&str, i64)>) -> Txn {
     let mut always: Vec<Step> = vec![Delete::key(key).into()];
     if let Some((gone, lease)) = gone {
@@ -51,7 +52,8 @@ fn leaving(key: &str, left: Option<&Left>, gone: Option<(&str, i64)>) -> Txn {
     Txn::new().when([stands]).and_then(steps).or_else(always)
 }
 
-/// Deletes a key, and leaves the value; whether it was there. One that was sent a second time and finds nothing has done it the first time.
+/// Deletes a key, and writes the value without the mark. Returns whether the key existed. A repeated request that finds nothing succeeded
+/// at its first attempt.
 pub(super) async fn leave(
     link: &Link,
     key: &str,
@@ -63,26 +65,26 @@ pub(super) async fn leave(
     } else {
         let left = link.txn(leaving(key, value, gone)).await;
         match left.map(|Answer { answer, repeated }| Answer { answer: answer.succeeded, repeated }) {
-            // There is no room to write anything. The lock is freed all the same.
+            // The database is too full for a write. The lock is freed all the same.
             Err(fault) if fault.what == What::Full => link.delete(key).await,
             left => left,
         }
     };
     match left {
         Ok(Answer { answer, repeated }) => Ok(answer || repeated),
-        // What stood under it is gone.
+        // The keys of the lease are gone.
         Err(fault) if fault.what == What::LeaseGone => Ok(false),
         Err(fault) => Err(fault),
     }
 }
 
 impl Keeper {
-    /// Frees what stands for a grant, however long that takes. When the client is closed, the lease ends and takes everything along.
+    /// Frees the key of a grant, and retries until it is gone. When the client is closed, the lease ends and its keys with it.
     pub(super) async fn free(self: Arc<Self>, lease: Arc<Lease>, grant: GrantId, key: String) {
         let freeing = async {
             let clock = &self.context.clock;
             let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-            // What stood under a lease that has ended is gone.
+            // The keys of a lease that has ended are gone.
             while !lease.session().ended().is_cancelled()
                 && self.leave(&lease, grant, &key, None).await.is_err()
             {
@@ -92,7 +94,8 @@ impl Keeper {
         self.closing.run_until_cancelled(freeing).await;
     }
 
-    /// Deletes a grant's key, and leaves the value; whether it was there. A request for it that still arrives has no effect.
+    /// Deletes a grant's key, and writes the value without the mark. Returns whether the key existed. A request for it that still arrives
+    /// has no effect.
     pub(super) async fn leave(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
@@ -110,7 +113,7 @@ impl Keeper {
         Ok(left)
     }
 
-    /// What says that a request was given up is not kept for ever.
+    /// Deletes the key that records a withdrawal, after the time in which the request could arrive.
     async fn forget(self: Arc<Self>, lease: Arc<Lease>, gone: String) {
         let clock = &self.context.clock;
         tokio::select! {

@@ -1,10 +1,10 @@
 //! The connection to etcd: to one member at a time, for as long as it answers.
 //!
-//! Every request may be sent twice, since all that they do is conditional. So one that fails, or is not answered for a while, is sent again, to
-//! the next member if there are several, until its time is over. The client crate could spread requests over all members, but then each that
-//! is dead or silent would cost a share of them: it does not know which ones answer.
+//! Every request may be sent twice, since all its effects are conditional. A request that fails, or has no response for a while, is sent
+//! again, to the next member if there are several, until its time is over. The client crate could spread requests over all members. But it
+//! does not know which members answer, so a share of the requests would fail at each one that is dead or silent.
 //!
-//! Connections and their tasks live on the client's own runtime. Whoever asks may wait for the answer on any.
+//! Connections and their tasks live on the client's own runtime. A caller may wait for the response on any runtime.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,33 +24,33 @@ use crate::engine::EngineContext;
 use crate::error::{ConnectError, EngineError};
 use crate::random;
 
-/// How long connecting to one member may take.
+/// The time limit for connecting to one member.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
-/// A connection on which something is under way is asked so often whether it still stands, and is given so long to answer. etcd closes those
-/// that ask more than every 5 s.
+/// The interval between pings on a connection in use, and the time limit of an answer. etcd closes connections with more than one ping in 5
+/// s.
 const PING_EVERY: Duration = Duration::from_secs(6);
 const PING_LIMIT: Duration = Duration::from_secs(3);
 
-/// The pauses before a request is sent again: ever longer ones.
+/// The shortest and the longest pause before a request is sent again.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// A member is given up for the next if nothing was heard of it for so long, if the time of the request allows for that.
+/// The shortest silence after which a member is given up for the next, if the time of the request allows for that.
 const SHORTEST_ATTEMPT: Duration = Duration::from_secs(1);
 
-/// A connection has failed for at least so long before another one is made.
+/// The least age of a failing connection before another one is opened.
 const YOUNGEST: Duration = Duration::from_millis(200);
 
 pub(super) struct Link {
     context: EngineContext,
-    /// How long one request may take.
+    /// The time limit of one request.
     limit: Duration,
-    /// How each is connected to, and what it is called in messages.
+    /// The endpoint of each member, and its name in messages.
     members: Vec<(Endpoint, String)>,
     login: Option<Credentials>,
     present: Mutex<Present>,
-    /// Which connection is the present one, for streams on it.
+    /// The number of the present connection, for streams on it.
     turned: watch::Sender<u64>,
 }
 
@@ -69,13 +69,13 @@ pub(super) struct Connected {
     pub(super) at: String,
     pub(super) client: Client,
     made: BootTime,
-    /// When something was last heard on this connection.
+    /// The time of the last response on this connection.
     heard: Mutex<BootTime>,
-    /// What became of the login, if there is one.
+    /// The outcome of the login, if there is one.
     login: Option<watch::Receiver<Option<Result<(), Fault>>>>,
 }
 
-/// An answer, and whether it is that to a request which was sent a second time.
+/// A response, and whether its request was sent more than once.
 pub(super) struct Answer<T> {
     pub(super) answer: T,
     pub(super) repeated: bool,
@@ -89,7 +89,7 @@ impl Link {
             Err(error) => Err(Fault::unusable(&at, &error).error),
         };
         let members = address.members().into_iter().map(member).collect::<Result<Vec<_>, _>>()?;
-        // Any one: the first in everybody's URL would have all the work.
+        // At random: the first member in a URL that many clients share would have all the load.
         let member = random::below(members.len());
         Ok(Arc::new(Self {
             context,
@@ -113,7 +113,7 @@ impl Link {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The present connection. It is opened with the first request.
+    /// Returns the present connection. It is opened with the first request.
     pub(super) fn connection(&self) -> Connection {
         let mut present = self.present();
         if let Some(connection) = &present.connection {
@@ -133,7 +133,7 @@ impl Link {
         let login = client.has_login().then(|| {
             let (send, state) = watch::channel(None);
             let (client, at) = (client.clone(), at.clone());
-            // By a task of its own: whoever asked first need not go on asking.
+            // In a separate task: the first caller may be dropped.
             self.context.runtime.spawn(async move {
                 let logged_in = client.log_in().await;
                 send.send_replace(Some(logged_in.map_err(|error| Fault::of(&at, &error))));
@@ -144,9 +144,9 @@ impl Link {
         Connected { number, at: at.clone(), client, made, heard: Mutex::new(made), login }
     }
 
-    /// This connection is not used any more: the next member is asked from now on, or the same on a new connection if it is the only one.
+    /// Gives up this connection. Later requests go to the next member, or on a new connection to the only one.
     pub(super) fn turn_from(&self, connection: &Connected) {
-        // Not each of many who find no leader makes a connection of its own.
+        // When many requests find no leader, they do not each open a connection.
         if self.now() < connection.made + YOUNGEST {
             return;
         }
@@ -159,20 +159,20 @@ impl Link {
         }
     }
 
-    /// Resolves when another connection than this is the present one.
+    /// Waits until another connection than this is the present one.
     pub(super) async fn turned_from(&self, connection: &Connected) {
         let mut turned = self.turned.subscribe();
-        // The sender is here.
+        // `self` holds the sender, so this cannot fail.
         let _ = turned.wait_for(|number| *number != connection.number).await;
     }
 
-    /// For how long a member may be silent.
+    /// Returns the time for which a member may be silent.
     fn silence_limit(&self) -> Duration {
         let attempts = if self.members.len() == 1 { 2 } else { 3 };
         (self.limit / attempts).max(SHORTEST_ATTEMPT).min(self.limit)
     }
 
-    /// What does not answer until then does not answer.
+    /// Waits for a response until this time.
     pub(super) async fn until<T>(
         &self,
         ends: BootTime,
@@ -189,8 +189,8 @@ impl Link {
         }
     }
 
-    /// One attempt on this connection. It ends if nothing at all is heard there for a while; one that only takes long has many before it. What goes
-    /// wrong is learnt from.
+    /// Makes one attempt on this connection. It ends if no response to any request arrives there for a while: a slow request may only have
+    /// many others before it. After a failure, gives up the connection or logs in again if that may help.
     pub(super) async fn attempt<T>(
         &self,
         connection: &Connection,
@@ -223,10 +223,10 @@ impl Link {
             },
             () = silence => no_answer(&connection.at, self.now().since(began)),
         };
-        // A connection that breaks is made anew by itself; one that is silent is not.
+        // A connection that breaks is opened again by itself; a silent one is not.
         let was_silent = self.now() >= connection.heard_at().max(began) + limit;
         if fault.what == What::OldLogin {
-            // If this fails, the next request says why.
+            // If this fails, the next request reports the reason.
             let _ = self.until(self.now() + limit, connection.renew_login()).await;
         } else if connection.login_failed()
             || was_silent
@@ -237,7 +237,7 @@ impl Link {
         Err(fault)
     }
 
-    /// Asks until there is an answer, or the time of one request is over.
+    /// Repeats a request until there is a response, or until the time of one request is over.
     async fn ask<T, F>(&self, request: impl Fn(Connection) -> F) -> Result<Answer<T>, Fault>
     where
         F: Future<Output = Result<T, Status>>,
@@ -246,7 +246,7 @@ impl Link {
         let (mut repeated, mut pause, mut before) = (false, FIRST_PAUSE, None);
         loop {
             let connection = self.connection();
-            // In a box, since calls are large, and those who wait for a lock have none under way.
+            // Boxed, since calls are large, and waiters for a lock have none under way.
             let asking = Box::pin(async {
                 request(connection.clone()).await.map_err(|error| Fault::of(&connection.at, &error))
             });
@@ -262,7 +262,7 @@ impl Link {
             repeated |= fault.what == What::NoAnswer;
             let go_on = self.now() + random::jittered(pause);
             if go_on >= ends {
-                // An attempt that time ran out for says less than the one before it.
+                // An attempt that was cut short by the time limit says less than the one before it.
                 let is_cut_short = self.now() >= ends;
                 return Err(before.filter(|_| is_cut_short).unwrap_or(fault).after(repeated));
             }
@@ -272,11 +272,11 @@ impl Link {
         }
     }
 
-    /// Connects, to see whether that can be done and what answers.
+    /// Connects, to check that this is possible and that etcd answers.
     pub(super) async fn reach(&self, prefix: &str) -> Result<(), Fault> {
         match self.ask(|connection| async move { connection.client.status().await }).await {
             Ok(Answer { answer, .. }) => examine(&self.connection().at, &answer.version)?,
-            // Whoever may not ask is trusted to know what it connects to.
+            // A user without permission for this is trusted to know the server.
             Err(fault) if matches!(fault.error, EngineError::Denied { .. } | EngineError::Refused { .. }) => {
             }
             Err(fault) => return Err(fault),
@@ -293,7 +293,7 @@ impl Link {
         .await
     }
 
-    /// Deletes a key; whether it was there.
+    /// Deletes a key. Returns whether it existed.
     pub(super) async fn delete(&self, key: &str) -> Result<Answer<bool>, Fault> {
         self.ask(
             |connection| async move { Ok(connection.client.delete(Delete::key(key)).await?.deleted > 0) },
@@ -309,7 +309,7 @@ impl Link {
         Ok(asked.await?.answer)
     }
 
-    /// A new lease. One that is asked for twice because the answer was lost runs out by itself.
+    /// Requests a new lease. If it is requested twice because a response was lost, the other one expires by itself.
     pub(super) async fn grant(&self, ttl: i64) -> Result<LeaseGranted, Fault> {
         Ok(self.ask(|connection| async move { connection.client.grant_lease(ttl).await }).await?.answer)
     }
@@ -325,19 +325,19 @@ impl Link {
         Ok(self.ask(|connection| async move { connection.client.lease_lives(id).await }).await?.answer)
     }
 
-    /// Lets go of the connection.
+    /// Drops the connection.
     pub(super) fn close(&self) {
         self.present().connection = None;
     }
 }
 
-/// How a member is connected to.
+/// Returns the endpoint of a member.
 fn endpoint(url: &str, tls: Option<ClientTlsConfig>) -> Result<Endpoint, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(url.to_owned())?
         .connect_timeout(CONNECT_LIMIT)
         .http2_keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_LIMIT)
-        // etcd closes a connection on which it is asked so and nothing is under way.
+        // etcd closes an unused connection that sends pings.
         .keep_alive_while_idle(false);
     match tls {
         Some(tls) => endpoint.tls_config(tls),
@@ -361,7 +361,7 @@ impl Connected {
         *heard = now.max(*heard);
     }
 
-    /// Resolves when etcd knows who we are.
+    /// Waits until etcd has accepted the login.
     pub(super) async fn logged_in(&self) -> Result<(), Fault> {
         let Some(login) = &self.login else { return Ok(()) };
         let mut login = login.clone();
@@ -378,13 +378,13 @@ impl Connected {
         self.login.as_ref().is_some_and(|login| matches!(&*login.borrow(), Some(Err(_))))
     }
 
-    /// Logs in again, where there is a login.
+    /// Logs in again, if there is a login.
     pub(super) async fn renew_login(&self) -> Result<(), Fault> {
         self.client.log_in().await.map_err(|error| Fault::of(&self.at, &error))
     }
 }
 
-/// Refuses what is too old.
+/// Refuses a version that is too old.
 fn examine(at: &str, version: &str) -> Result<(), Fault> {
     let mut numbers = version.split('.').map(|number| number.parse::<u32>().ok());
     match (numbers.next().flatten(), numbers.next().flatten()) {
@@ -397,7 +397,7 @@ fn examine(at: &str, version: &str) -> Result<(), Fault> {
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the login.
+        // The login is left out.
         let members: Vec<_> = self.members.iter().map(|(_, at)| at).collect();
         f.debug_struct("Link").field("members", &members).finish_non_exhaustive()
     }

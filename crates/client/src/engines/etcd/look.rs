@@ -1,4 +1,4 @@
-//! What can be seen of locks from outside, and how they are broken.
+//! Inspection and breaking of locks.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,21 +21,21 @@ use crate::error::{BreakError, InspectError};
 use crate::info::{LockInfo, Member};
 use crate::random;
 
-/// So many keys are looked at in one step of a list.
+/// The number of keys that one step of a list reads.
 const STEP: i64 = 5000;
 
 /// The pause between a change and the look at it.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// So many are changed in one transaction: etcd allows 128 steps.
+/// The number of keys that one transaction changes: etcd allows 128 steps.
 const AT_ONCE: usize = 50;
 
-/// All who hold a lock or wait for it.
+/// All holders and waiters of a lock.
 struct Members {
-    /// The moment.
+    /// The revision.
     revision: i64,
     queue: Queue,
-    /// What each has written, by what it is called.
+    /// The content of each entry, by its name.
     texts: HashMap<String, Vec<u8>>,
     value: StoredValue,
 }
@@ -93,7 +93,7 @@ impl EtcdEngine {
         Ok(self.members(&keys).await?.info(name))
     }
 
-    /// The lock as it is, and when that changes.
+    /// Returns the state of a lock, and a future that resolves when it may have changed.
     pub(super) async fn look_and_watch(self: Arc<Self>, name: LockName) -> Result<Look, InspectError> {
         let keys = self.keys(&name)?;
         let members = self.members(&keys).await?;
@@ -106,14 +106,14 @@ impl EtcdEngine {
                 woken = watched.woken() => woken,
                 () = look_again => Woken::Changed,
             };
-            // Locks below this one's name may change all the time, and many changes are seen by one look.
+            // Locks below this one's name may change all the time, and one look covers many changes.
             let pause = if woken == Woken::Look { REFUSED_PAUSE } else { PAUSE };
             clock.sleep_until(clock.now() + random::jittered(pause)).await;
         });
         Ok(Look { info: members.info(name), change })
     }
 
-    /// The names of the locks below a prefix that are held or waited for. It goes through all keys there, some at a time.
+    /// Returns the names of the locks with this prefix that have a holder or waiter. Reads all keys there, in steps.
     pub(super) async fn names(&self, prefix: &str) -> Result<BTreeSet<LockName>, Fault> {
         let before = &self.address.prefix;
         let (mut from, mut names) = (format!("{before}{prefix}").into_bytes(), BTreeSet::new());
@@ -137,7 +137,7 @@ impl EtcdEngine {
                 }
             }
             match found.kvs.last().filter(|_| found.more) {
-                // The very next key that there can be.
+                // The smallest key after the last one.
                 Some(last) => from = [&*last.key, &[0]].concat(),
                 None => return Ok(names),
             }
@@ -161,11 +161,11 @@ impl EtcdEngine {
             return Err(BreakError::HolderKeepsIt { name, holders, advice: ASK_ANOTHER.into() });
         }
         for some in entries.chunks(AT_ONCE) {
-            // Each on the condition that it is still the one that was seen.
+            // Each on the condition that it is the entry that was seen.
             let each = some.iter().map(|entry| {
                 let key = keys.seen(entry);
                 let stands = Compare::created_at(key.as_str(), entry.order);
-                // A key that was written a second time is marked by that; its place is where it was first written.
+                // A second write marks a key as broken; its place in the queue depends only on the first write.
                 let step = match how {
                     Break::Ask => Put::again(key).into(),
                     Break::Force => Delete::key(key).into(),

@@ -1,16 +1,16 @@
-//! `etcd:`, locks in an etcd that is there already: by the recipe that etcd itself comes with, without its known traps.
+//! `etcd:`, locks in an existing etcd: by the recipe of etcd itself, without its known traps.
 //!
-//! A lock is a queue of keys below its name, in the order in which they were created. What must hold beside that:
+//! A lock is a queue of keys below its name, in the order of their creation. What must hold beside that:
 //!
-//! - **A key for each acquire**, called by its grant: a request that is sent twice is one, and tasks of one process exclude each other. All
-//!   keys of a client stand under its lease, and go with it.
-//! - **Nobody holds who has a conflicting key before its own**, and who waits watches the nearest of those, and no other.
-//! - **Who gets the lock has been seen to be in the queue, under its lease, at the moment at which nobody was before it**: a lease may have ended
-//!   while its owner waited.
-//! - **A lease is believed in from what a majority has confirmed**: see `lease`.
-//! - **What may have been done is withdrawn**: a request whose answer was lost has no effect any more once a key says that it was given up.
+//! - **Each acquire has a key**, named after its grant: a request that is sent twice is one, and tasks of one process exclude each other.
+//!   All keys of a client have its lease, and are deleted with it.
+//! - **A holder has no conflicting key ahead of its own**, and a waiter watches only the nearest conflicting key.
+//! - **Before a grant, the request's own key was seen in the queue** under its lease, at a revision at which no conflicting key was ahead
+//!   of it: a lease may have ended while its owner waited.
+//! - **A lease is valid only as far as a majority has confirmed it**: see `lease`.
+//! - **A request that may have been done is withdrawn**: if its response was lost, it has no effect once a key records the withdrawal.
 //!
-//! What it assumes is in docs/engines/etcd.md.
+//! The assumptions are in docs/engines/etcd.md.
 
 mod acquire;
 mod address;
@@ -58,7 +58,7 @@ use crate::url::EngineUrl;
 
 const ENGINE: &str = "etcd";
 
-/// So many locks are looked at together.
+/// The number of locks that are read together.
 const TOGETHER: usize = 64;
 
 /// The engine `etcd:`.
@@ -109,7 +109,7 @@ impl EtcdEngine {
         self.context.clock.now()
     }
 
-    /// Sees whether a grant still stands, and has its lease proved meanwhile.
+    /// Checks whether a grant still exists, and has its lease proved meanwhile.
     async fn confirm(self: Arc<Self>, grant: Grant) -> Result<Term, RenewError> {
         let asked = self.now();
         let Some((lease, held)) = self.keeper.sessions.with(grant.id, grant.ttl) else {
@@ -165,7 +165,7 @@ impl Engine for EtcdEngine {
 
     fn withdraw(self: Arc<Self>, grant: Grant) -> BoxFuture<'static, Result<Withdrawn, EngineError>> {
         Box::pin(async move {
-            // Of a name that is refused, nothing was asked for.
+            // For a name that is refused, no request was sent.
             if self.keys(&grant.name).is_ok()
                 && let Err(ReleaseError::Engine(error)) = self.let_go(&grant).await
             {

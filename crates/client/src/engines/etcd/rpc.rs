@@ -1,6 +1,6 @@
 //! Calls of etcd's API on one connection, by gRPC.
 //!
-//! Every call asks that the member has a leader. A call whose login has expired logs in again, and is made once more.
+//! Every call requires that the member has a leader. A call whose login has expired logs in again, and is repeated once.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -20,16 +20,16 @@ use super::api::{
     LeaseRevoked, LogIn, LoggedIn, StatusOf, Txn, TxnAnswer, Watch, WatchAnswer,
 };
 
-/// The most that one answer may have: a lock for which very many wait.
+/// The most bytes in one response: for a lock with very many waiters.
 const LARGEST_ANSWER: usize = 256 << 20;
 
-/// So many requests wait on a stream.
+/// The number of requests that may wait on a stream.
 const STREAM_BUFFER: usize = 100;
 
 /// A user and its password.
 pub(super) type Credentials = (String, String);
 
-/// One connection, which is made with the first call, and again when it breaks. Clones share it.
+/// One connection, which is opened with the first call, and again after it breaks. Clones share it.
 #[derive(Clone)]
 pub(super) struct Client {
     channel: Channel,
@@ -39,7 +39,7 @@ pub(super) struct Client {
 struct Login {
     credentials: Credentials,
     token: RwLock<Option<AsciiMetadataValue>>,
-    /// One asks for a token at a time.
+    /// Held while a token is requested: one at a time.
     renewing: tokio::sync::Mutex<()>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Calls<Q, A> {
 }
 
 impl Client {
-    /// To be called on the runtime on which the connection is to live.
+    /// Creates a client. Must be called on the runtime on which the connection is to live.
     pub(super) fn new(endpoint: &Endpoint, credentials: Option<Credentials>) -> Self {
         let login = credentials.map(|credentials| {
             Arc::new(Login { credentials, token: RwLock::default(), renewing: tokio::sync::Mutex::default() })
@@ -68,12 +68,12 @@ impl Client {
         self.login.is_some()
     }
 
-    /// Logs in, where there is a login.
+    /// Logs in, if there is a login.
     pub(super) async fn log_in(&self) -> Result<(), Status> {
         self.log_in_instead_of(self.token()).await
     }
 
-    /// Logs in, unless that was done since this token was the present one.
+    /// Logs in, unless another call has replaced this token already.
     async fn log_in_instead_of(&self, stale: Option<AsciiMetadataValue>) -> Result<(), Status> {
         let Some(login) = &self.login else { return Ok(()) };
         let _one_at_a_time = login.renewing.lock().await;
@@ -116,12 +116,12 @@ impl Client {
         self.call("/etcdserverpb.Lease/LeaseTimeToLive", LeaseId { id }).await
     }
 
-    /// A stream of keep-alives, with the first one on it.
+    /// Opens a stream of keep-alives, with the first one on it.
     pub(super) async fn keep_alive(&self, id: i64) -> Result<Calls<LeaseId, LeaseKept>, Status> {
         self.stream("/etcdserverpb.Lease/LeaseKeepAlive", LeaseId { id }).await
     }
 
-    /// A stream of watches, with the first one on it.
+    /// Opens a stream of watches, with the first one on it.
     pub(super) async fn watch(&self, watch: Watch) -> Result<Calls<Watch, WatchAnswer>, Status> {
         self.stream("/etcdserverpb.Watch/Watch", watch).await
     }
@@ -174,7 +174,7 @@ impl Client {
         A: Message + Default + 'static,
     {
         let (requests, sent) = mpsc::channel(STREAM_BUFFER);
-        // etcd may answer nothing, not even that there is a stream, before it has the first request.
+        // etcd may send nothing, not even the start of a stream, before it has the first request.
         let _ = requests.try_send(first);
         let sent = stream::unfold(sent, |mut sent| async move { Some((sent.recv().await?, sent)) });
         let path = PathAndQuery::from_static(path);

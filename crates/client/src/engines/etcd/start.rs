@@ -1,4 +1,5 @@
-//! The last start of a job: a key under a lease of its own, which ends with the start's window. How long ago it was is what that lease has run.
+//! The last start of a job: a key under a separate lease, which ends with the start's window. The elapsed time of that lease gives the
+//! start's age.
 
 use std::time::Duration;
 
@@ -12,23 +13,23 @@ use crate::engine::{Grant, Remembered, Start};
 use crate::error::{Lost, LostReason, RememberError};
 use crate::random;
 
-/// etcd tells what is left of a lease in whole seconds.
+/// The resolution of the remaining time of a lease: etcd reports whole seconds.
 const COARSE: Duration = Duration::from_secs(1);
 
-/// Beyond it, a window is as good as any: what etcd allows for a lease is more.
+/// The longest window in seconds; etcd allows longer leases.
 const LONGEST_SECS: u64 = 8_000_000_000;
 
 /// A start that was found.
 struct Noted {
-    /// Who noted it.
+    /// The id of the request that recorded it.
     id: GrantId,
-    /// How long ago it was, for those who are told.
+    /// The reported age.
     ago: Duration,
-    /// How long ago it was at the least, for what is decided.
+    /// The least possible age, for decisions.
     at_least: Duration,
 }
 
-/// What is written down of a start: who notes it, how long it was ago when the lease was asked for, and when that was there.
+/// The recorded form of a start: its id, its age when the lease was requested, and its age when the lease was granted.
 #[derive(Debug, PartialEq, Eq)]
 struct Note {
     id: GrantId,
@@ -48,9 +49,9 @@ impl Note {
         Some(Self { id, ago: ms()?, ago_when_granted: ms()? })
     }
 
-    /// How long ago the start is, when its lease of so many seconds has so many left.
+    /// Returns the age of the start, given the whole and the remaining seconds of its lease.
     fn noted(&self, of: i64, left: i64) -> Noted {
-        // A leader that was elected meanwhile gives a lease all of its time again, and some more.
+        // A leader elected meanwhile gives a lease its whole time again, and some more.
         let ran =
             Duration::from_secs(u64::try_from(of.saturating_sub(left)).unwrap_or(0)).saturating_sub(COARSE);
         Noted { id: self.id, ago: self.ago_when_granted + ran, at_least: self.ago + ran }
@@ -65,7 +66,7 @@ impl EtcdEngine {
             return Err(lost());
         };
         let (id, asked) = (random::grant_id(), self.now());
-        // No later one is to be hidden by this.
+        // This start must not replace a later one.
         let window = start.window.max(start.ago);
         let mut note: Option<(i64, Note)> = None;
         loop {
@@ -93,7 +94,7 @@ impl EtcdEngine {
                 Compare::created_at(held.node.as_str(), held.token.get().cast_signed()),
                 Compare::written_at(keys.start.as_str(), revision),
             ]);
-            // What lies longer back than its window is not kept.
+            // A start before its window is not recorded.
             if let Some((lease, note)) = &note {
                 txn = txn.and_then([Put::new(keys.start.as_str(), note.text()).under(*lease).into()]);
             }
@@ -114,21 +115,21 @@ impl EtcdEngine {
         Ok(noted.filter(|noted| noted.at_least < window).map(|noted| noted.ago.min(almost(window))))
     }
 
-    /// The start that is noted, and what is there of it.
+    /// Returns the key of the recorded start, and the start if it can be read.
     async fn noted(&self, keys: &Keys) -> Result<(Option<KeyValue>, Option<Noted>), Fault> {
         let found = self.link.get(Get::key(keys.start.as_str())).await?;
         let Some(kv) = found.kvs.into_iter().next() else { return Ok((None, None)) };
         let Some(note) = Note::parse(&kv.value).filter(|_| kv.lease != 0) else {
-            // Somebody else wrote it: nothing is known of when.
+            // Another program wrote the key: the time of the start is unknown.
             return Ok((Some(kv), None));
         };
         let lives = self.link.lease_lives(kv.lease).await?;
-        // It is gone now.
+        // The lease has ended by now.
         let noted = (lives.ttl >= 0).then(|| note.noted(lives.granted_ttl, lives.ttl));
         Ok((Some(kv), noted))
     }
 
-    /// A lease under which nothing stands is not needed.
+    /// Revokes a lease that has no key.
     fn give_back(&self, note: Option<&(i64, Note)>) {
         if let Some(&(id, _)) = note {
             let link = self.link.clone();
@@ -137,7 +138,7 @@ impl EtcdEngine {
     }
 }
 
-/// The longest that is still within a window.
+/// Returns the longest age within a window.
 fn almost(window: Duration) -> Duration {
     window.saturating_sub(Duration::from_millis(1))
 }
@@ -160,9 +161,9 @@ mod tests {
     #[test]
     fn it_is_never_said_to_be_longer_ago_than_it_was() {
         let note = Note { id: random::grant_id(), ago: SECOND * 3, ago_when_granted: SECOND * 3 };
-        // After 4.2 s, 5.8 s of 10 are left, of which etcd says 5.
+        // After 4.2 s, 5.8 s of 10 remain, and etcd reports 5.
         assert_eq!(note.noted(10, 5).at_least, SECOND * 7);
-        // After 4 s it says 6.
+        // After 4 s, etcd reports 6.
         assert_eq!(note.noted(10, 6).at_least, SECOND * 6);
         assert_eq!(note.noted(10, 10).at_least, SECOND * 3);
         assert_eq!(note.noted(10, 11).at_least, SECOND * 3, "a new leader gave it more");

@@ -1,7 +1,7 @@
-//! How a lock's value is written, and left.
+//! Writing a lock's value, and releasing a lock.
 //!
-//! A write is on two conditions: that the grant stands, and that the value is as the writer knows it. So one that was given up and arrives late
-//! neither comes after a later one of the same grant nor after the release.
+//! A write has two conditions: the grant exists, and the value has the revision that the writer knows. A write that was given up and
+//! arrives late therefore overwrites neither a later write of the same grant, nor the value that its release left.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl EtcdEngine {
         let stands = Compare::created_at(held.node, held.token.get().cast_signed());
         let written = KeptValue::written(bytes, grant.id);
         let write = Write { engine: self.clone(), keys, lease, grant: grant.clone(), stands, written };
-        // By a task of its own: the next write and the release wait for it, and it must not wait for anybody who does not go on.
+        // In a separate task: the next write and the release wait for it, so it must not depend on a caller that is not polled.
         let writing = self.context.runtime.spawn(write.go(writes));
         let written =
             async { writing.await.unwrap_or_else(|_| Err(Fault::no_answer("the client was closed".into()))) };
@@ -41,12 +41,12 @@ impl EtcdEngine {
         let keys = self.keys(&grant.name)?;
         let key = keys.entry(grant.id, grant.mode);
         let Some(lease) = self.keeper.sessions.of(grant.ttl) else {
-            // It went with its lease, unless that goes just now.
+            // The grant ended with its lease, unless the lease is ending just now.
             let freed = leave(&self.link, &key, None, None).await?;
             return if freed { Ok(()) } else { Err(ReleaseError::NotHeld(LostReason::Disconnected)) };
         };
         let letting_go = async {
-            // What was begun before is done before, and nothing more is begun.
+            // Earlier writes are finished first, and no new one begins.
             let _writes = match lease.writes_of(grant.id) {
                 Some(writes) => Some(writes.lock_owned().await),
                 None => None,
@@ -69,17 +69,17 @@ struct Write {
     keys: Keys,
     lease: InUse<Lease>,
     grant: Grant,
-    /// That the grant stands.
+    /// The condition that the grant exists.
     stands: Compare,
     written: KeptValue,
 }
 
 impl Write {
-    /// Whether it was written: not, if the grant is gone.
+    /// Writes the value. Returns false if the grant is gone.
     async fn go(self, writes: Writes) -> Result<bool, Fault> {
         let Self { engine, keys, lease, grant, stands, written } = self;
         let mut last = writes.lock().await;
-        // Until there is an answer, it is not known what is there.
+        // Until a response arrives, the revision is unknown.
         let mut known = last.take();
         loop {
             let expected = if let Some(revision) = known {
@@ -100,7 +100,7 @@ impl Write {
                 return Ok(true);
             }
             if answer.found().first().is_none_or(|own| own.kvs.is_empty()) {
-                // Whoever wrote may have gone away: the holder is to know.
+                // The writing call may have been dropped, so the holder is notified here.
                 if let Some(held) = lease.session().held(grant.id) {
                     held.is_lost(LostReason::Forgotten);
                 }

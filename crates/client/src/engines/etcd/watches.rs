@@ -1,8 +1,8 @@
-//! What this client waits for: each time for one key to change or to go, all on one stream.
+//! The watches of this client, each for one change of a key or a prefix, all on one stream.
 //!
-//! It is opened when the first one comes, and opened again when it breaks. Each says from which revision on it wants to know, so nothing is
-//! missed meanwhile, and nobody has to look because of it. Only whom etcd refuses to tell, because that revision was compacted for
-//! instance, has to look by itself.
+//! The stream is opened for the first watch, and again after it breaks. Each watch names its first revision, so no event is missed, and no
+//! waiter has to check because of that. Only a watch that etcd refuses, for instance because its revision was compacted, makes its waiter
+//! check.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,25 +19,25 @@ use super::rpc::Calls;
 use crate::engine::EngineContext;
 use crate::random;
 
-/// The pauses before the stream is opened again: ever longer ones.
+/// The shortest and the longest pause before the stream is opened again.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// What is to be told of a key.
+/// The events that a watch reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interest {
     Deletion,
     AnyChange,
-    /// Of all keys that start so.
+    /// Any change of a key with this prefix.
     AnyChangeBelow,
 }
 
-/// Why somebody is woken.
+/// The reason why a waiter is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
-    /// The key is gone, or was changed.
+    /// The key was changed or deleted.
     Changed,
-    /// It will not be told: it has to look.
+    /// The watch reports nothing: the waiter has to check.
     Look,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Watches {
     link: Arc<Link>,
     context: EngineContext,
     state: Mutex<State>,
-    /// There is something to be sent.
+    /// Notified when there is something to send.
     changed: Notify,
     closing: CancellationToken,
 }
@@ -56,7 +56,7 @@ struct State {
     begun: bool,
     last: i64,
     present: HashMap<i64, Watching>,
-    /// Those of whom etcd is to be told that they came, and that they left.
+    /// The watches that etcd has yet to create, and to cancel.
     came: Vec<i64>,
     left: Vec<i64>,
 }
@@ -64,7 +64,7 @@ struct State {
 #[derive(Debug)]
 struct Watching {
     key: String,
-    /// From which revision on.
+    /// The first revision.
     from: i64,
     interest: Interest,
     wake: oneshot::Sender<Woken>,
@@ -79,7 +79,7 @@ impl Watches {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says when this happens to this key, at this revision or later.
+    /// Watches for this event of this key, at this revision or later.
     pub(super) fn watch(self: &Arc<Self>, key: String, from: i64, interest: Interest) -> Watched {
         let (wake, woken) = oneshot::channel();
         let mut state = self.state();
@@ -104,7 +104,7 @@ impl Watches {
         let clock = &self.context.clock;
         let mut failures = 0;
         loop {
-            // Nobody waits: there is nothing to be heard.
+            // Without waiters, no stream is needed.
             while self.state().present.is_empty() {
                 self.changed.notified().await;
             }
@@ -117,14 +117,14 @@ impl Watches {
                     self.wake_all();
                 }
             }
-            // One that ends as soon as it is open is as bad as one that does not open.
+            // A stream that ends right after it opened counts as one that did not open.
             failures = if clock.now().since(began) > LONGEST_PAUSE { 1 } else { failures + 1 };
             let pause = (FIRST_PAUSE * failures).min(LONGEST_PAUSE);
             clock.sleep_until(clock.now() + random::jittered(pause)).await;
         }
     }
 
-    /// One stream, until it breaks.
+    /// Runs one stream until it breaks.
     async fn listen_once(&self) -> Result<(), Fault> {
         let connection = self.link.connection();
         let ends = self.context.clock.now() + self.link.limit();
@@ -133,7 +133,7 @@ impl Watches {
         tokio::select! {
             () = self.send(requests) => Ok(()),
             ended = self.hear(&connection, answers) => ended,
-            // All else goes by another connection from now on, since this one is silent.
+            // All other requests use another connection from now on, since this one is silent.
             () = self.link.turned_from(&connection) => Ok(()),
         }
     }
@@ -145,13 +145,13 @@ impl Watches {
             state.came = state.present.keys().copied().collect();
             state.came.pop().and_then(|id| state.watching(id))
         };
-        // They have all left meanwhile.
+        // All waiters have left meanwhile.
         let Some(first) = first else { return Ok(None) };
         let stream = connection.client.watch(first).await;
         Ok(Some(stream.map_err(|error| Fault::of(&connection.at, &error))?))
     }
 
-    /// Tells etcd who came and who left, for as long as the stream stands.
+    /// Sends new and cancelled watches to etcd for as long as the stream exists.
     async fn send(&self, requests: mpsc::Sender<Watch>) {
         loop {
             loop {
@@ -178,7 +178,7 @@ impl Watches {
             self.heed(&answer);
             let refused = ["permission denied", "auth token"];
             if answer.canceled && refused.iter().any(|why| answer.cancel_reason.contains(why)) {
-                // etcd says so too if it does not know the login any more with which the stream was opened.
+                // etcd also refuses a watch when it no longer knows the login with which the stream was opened.
                 connection.renew_login().await?;
                 return Ok(());
             }
@@ -196,14 +196,14 @@ impl Watches {
         match state.present.remove(&answer.watch_id) {
             Some(watching) => {
                 if woken == Woken::Changed {
-                    // It is told once.
+                    // A watch reports once, and is then cancelled.
                     state.left.push(answer.watch_id);
                     self.changed.notify_one();
                 }
                 drop(state);
                 let _ = watching.wake.send(woken);
             }
-            // Whoever left has been told of, or will be. But who is refused may be refused without its number.
+            // A watch that was dropped is cancelled already, or will be. But a refusal may lack the id of its watch.
             None if answer.canceled && answer.watch_id < 0 => {
                 drop(state);
                 self.wake_all();
@@ -221,7 +221,7 @@ impl Watches {
 }
 
 impl State {
-    /// What is asked for one who is still there.
+    /// Returns the request for a watch that still exists.
     fn watching(&self, id: i64) -> Option<Watch> {
         let watching = self.present.get(&id)?;
         Some(match watching.interest {
@@ -232,7 +232,7 @@ impl State {
     }
 }
 
-/// One who waits for a key to go, until it is dropped.
+/// A watch, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Watched {
     watches: Arc<Watches>,
@@ -241,7 +241,7 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Resolves when it is to look.
+    /// Waits until the waiter is to check.
     pub(super) async fn woken(&mut self) -> Woken {
         (&mut self.woken).await.unwrap_or(Woken::Look)
     }

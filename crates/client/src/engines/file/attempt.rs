@@ -1,4 +1,4 @@
-//! One request's attempts at a lock. All of this may wait for the disk.
+//! One request's attempts to acquire a lock. All operations here may wait for the disk.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,29 +16,29 @@ use crate::clock::Clock;
 use crate::engine::AcquireRequest;
 use crate::error::AcquireError;
 
-/// A request that has not got its lock yet. Dropping it leaves nothing behind.
+/// A request that does not hold its lock yet. Dropping it leaves nothing behind.
 pub(super) struct Attempt {
     resource: Resource,
     request: AcquireRequest,
     host: String,
     clock: Arc<dyn Clock>,
     lock: Option<LockFile>,
-    /// Shows others that it waits.
+    /// The file that shows the waiting request to others.
     waiter: Option<(Ticket, MemberFile)>,
-    /// What keeps it out is not the lock but a live holder without it.
+    /// Whether a live holder without the flock keeps the request out, and not the flock itself.
     kept_out: bool,
 }
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 pub(super) enum Outcome {
     Held(Box<Held>),
-    /// Somebody else holds it.
+    /// Another request holds the lock.
     Busy(Ahead),
-    /// Somebody deleted or replaced the lock file.
+    /// The lock file was deleted or replaced.
     Replaced,
 }
 
-/// Whose leaving is worth waiting for: that of the waiter ahead, by its file, or of the holder if there is none ahead.
+/// The file to watch for a release: that of the waiter ahead, or `None` for the lock file itself if no waiter is ahead.
 pub(super) type Ahead = Option<PathBuf>;
 
 impl Attempt {
@@ -55,12 +55,12 @@ impl Attempt {
         &self.resource
     }
 
-    /// Whether the lock seems free now; takes it if it is. Does not wait for the disk.
+    /// Whether the lock seems free now; takes the flock if it is. Does not wait for the disk.
     pub(super) fn seems_free(&mut self) -> bool {
         if self.kept_out {
             return false;
         }
-        // An error, and a file that is no longer the one, are for the attempt to find.
+        // The attempt handles an error, and a file that was replaced.
         self.lock.as_mut().is_none_or(|lock| {
             lock.try_lock(self.request.mode).unwrap_or(true)
                 || !self.resource.is_current(lock).unwrap_or(false)
@@ -72,7 +72,7 @@ impl Attempt {
         self.request.reenter || self.kept_out
     }
 
-    /// Looks who is ahead; gives itself back.
+    /// Finds the waiter ahead. Returns the attempt for its next use.
     pub(super) fn look_ahead(self) -> (Self, Result<Ahead, AcquireError>) {
         let ahead = self.ahead().map_err(|error| failed(&self.resource.folder, error).into());
         (self, ahead)
@@ -81,13 +81,13 @@ impl Attempt {
     fn ahead(&self) -> io::Result<Ahead> {
         let Some((ticket, _)) = &self.waiter else { return Ok(None) };
         match member::ahead_of(&self.resource.folder, self.request.grant, *ticket) {
-            // The folder was deleted: the next attempt makes it anew.
+            // The folder was deleted: the next attempt creates it again.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             ahead => ahead,
         }
     }
 
-    /// Tries once; gives itself back for the next time.
+    /// Tries once. Returns the attempt for its next use.
     pub(super) fn run(mut self) -> (Self, Result<Outcome, AcquireError>) {
         let outcome = self.attempt();
         (self, outcome)
@@ -104,12 +104,12 @@ impl Attempt {
         if self.request.reenter
             && let Some((token, value, short)) = self.joinable(&folder)?
         {
-            // The lock file is kept open without its lock: those who wait are woken when it is closed.
+            // The lock file is kept open without its flock: closing it wakes the waiters.
             let held = self.hold(Role::Joined, lock, token, value).map_err(|(_, error)| io_failed(error))?;
             drop(short);
             return Ok(Outcome::Held(Box::new(held)));
         }
-        // Who was kept out before does not take the lock only to see that it still is: others would find it taken.
+        // A request that was kept out does not take the flock only to be kept out again: others would see the lock as held.
         if self.kept_out && self.is_kept_out(&member::holders(&folder).map_err(io_failed)?) {
             return self.busy(lock).map_err(|error| io_failed(error).into());
         }
@@ -121,7 +121,7 @@ impl Attempt {
             return Ok(Outcome::Replaced);
         }
         let short = match self.resource.short_lock() {
-            // Somebody takes very long: to one who waits, that is a lock that is not free.
+            // The short lock is held for very long: to a waiter, the lock is not free.
             Err(error) if error.kind() == io::ErrorKind::TimedOut && self.request.waits() => {
                 lock.unlock().map_err(io_failed)?;
                 return self.busy(lock).map_err(|error| io_failed(error).into());
@@ -140,7 +140,7 @@ impl Attempt {
         match self.hold(Role::Holder, lock, token, value) {
             Ok(held) => Ok(Outcome::Held(Box::new(held))),
             Err((lock, error)) => {
-                // Nobody held it, so nobody died with it.
+                // The grant was never held, so no holder died with it.
                 lock.mark_ended(token);
                 Err(io_failed(error).into())
             }
@@ -151,8 +151,9 @@ impl Attempt {
         holders.present.iter().any(|holder| holder.keeps_out(self.request.owner, self.request.mode))
     }
 
-    /// The token and value of what the same owner holds through another client, if that covers what is asked for; with the short lock, under
-    /// which this stays true until the member is made: whoever gets the lock in between looks at the members under it too.
+    /// Returns the token and value of the same owner's grant through another client, if that covers the request. Also returns the short
+    /// lock: under it, the grant remains joinable until the member file exists, since a process that gets the flock in between also reads
+    /// the members under the short lock.
     fn joinable(&self, folder: &Path) -> Result<Option<(u64, Value, ShortLock)>, AcquireError> {
         let io_failed = |error| failed(folder, error);
         let short = self.resource.short_lock().map_err(io_failed)?;
@@ -190,8 +191,8 @@ impl Attempt {
         let ended_well = lock.last_ended() == Some(state.token);
         let died = (state.open && !ended_well) || holders.writer_died(state.token);
         if !ended_well {
-            // Whoever wrote this may have died before it was synced; what is on the disk for sure may be in the other slot,
-            // which is written next.
+            // The writer of this state may have died before the sync. The last durable state may then be in the other slot, which is
+            // written next.
             file.sync_data()?;
         }
         let value = Value { in_doubt: state.value.in_doubt || died, ..state.value.clone() };
@@ -203,7 +204,7 @@ impl Attempt {
         Ok((next.token, next.value))
     }
 
-    /// Not got: waits on, and shows it.
+    /// Keeps the lock file for the next attempt, and creates the waiter file.
     fn busy(&mut self, lock: LockFile) -> io::Result<Outcome> {
         self.lock = Some(lock);
         if self.waiter.is_none() && self.request.waits() {
@@ -227,7 +228,7 @@ impl Attempt {
         MemberFile::create(&self.resource.folder, role, self.request.grant, &record)
     }
 
-    /// Got.
+    /// Creates the member file of the grant and returns the held lock.
     fn hold(
         &mut self,
         role: Role,
@@ -299,7 +300,7 @@ mod tests {
         let second = attempt(directory.path(), owner);
         let (token, _, short) = second.joinable(&folder).unwrap().expect("its owner holds it");
         assert_eq!(token, held.token);
-        // Whoever gets the lock, should its first holder leave now, looks at the members under the short lock, and has to wait for it.
+        // If the first holder left now, the next one would read the members under the short lock, and would wait for it.
         let other = std::fs::File::open(&folder).unwrap();
         assert!(rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive).is_err());
         drop(short);
@@ -336,7 +337,7 @@ mod tests {
         let short = held.resource.short_lock().unwrap();
         std::thread::scope(|scope| {
             let writing = scope.spawn(|| held.write(Bytes::from_static(b"in time"), SystemTime::UNIX_EPOCH));
-            // It has confirmed that it holds, and waits for its turn to change the state.
+            // The writer has confirmed that it holds the lock, and waits for the short lock.
             while held.files.try_lock().is_ok() {
                 std::thread::yield_now();
             }

@@ -1,4 +1,4 @@
-//! A lock that is held: whether it still stands, what is written under it, and how it is let go of. All of this may wait for the disk.
+//! A held lock: whether it is still valid, changes of its state, and its release. All operations here may wait for the disk.
 
 use std::fs::File;
 use std::io;
@@ -19,27 +19,27 @@ use crate::engine::{GrantEvents, Granted, Remembered, Start};
 use crate::error::LostReason;
 use crate::lease::Term;
 
-/// A lock that is held. Dropping it frees the lock without a word.
+/// A held lock. Dropping it frees the lock without recording that it ended well.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) resource: Resource,
     pub(super) grant: GrantId,
     pub(super) events: GrantEvents,
     pub(super) since: BootTime,
-    /// Set once it is watched: with nothing, if there is no inotify to be had.
+    /// Set once the lock is watched: to `None` if no inotify instance is available.
     pub(super) watch: OnceLock<Option<Subscription>>,
     pub(super) owner: OwnerId,
     pub(super) mode: Mode,
-    /// Whether others of the same owner may have joined it.
+    /// Whether other grants of the same owner may have joined.
     pub(super) shared_owner: bool,
     pub(super) token: u64,
     pub(super) value: Value,
-    /// Gone when it is released.
+    /// `None` once the lock is released.
     pub(super) files: Mutex<Option<Files>>,
 }
 
-/// What a holder keeps open. They are dropped in this order: whoever gets the lock must not take the member for a
-/// live holder's.
+/// The files that a holder keeps open. They are dropped in this order: the next holder must not take the member file for that of a live
+/// holder.
 #[derive(Debug)]
 pub(super) struct Files {
     pub(super) member: MemberFile,
@@ -63,7 +63,7 @@ impl Held {
         self.watch.get().is_some()
     }
 
-    /// What keeps it held: the flocks of these two are the kernel's until their last copy is closed.
+    /// Returns the descriptors that keep the lock held: the kernel keeps a flock until its last descriptor is closed.
     pub(super) fn anchors(&self) -> io::Result<Vec<OwnedFd>> {
         match &*self.files() {
             Some(files) => Ok(vec![files.lock.anchor()?, files.member.anchor()?]),
@@ -71,7 +71,7 @@ impl Held {
         }
     }
 
-    /// Whether it still stands, and why not.
+    /// Whether the grant is still valid, and the reason if not.
     pub(super) fn confirm(&self) -> io::Result<Result<(), LostReason>> {
         self.confirm_files(self.files().as_ref())
     }
@@ -87,7 +87,7 @@ impl Held {
         Ok(if stands { Ok(()) } else { Err(LostReason::Forgotten) })
     }
 
-    /// Writes the value, if it still stands. It is not released meanwhile.
+    /// Writes the value if the grant is still valid. A release waits for the write.
     pub(super) fn write(&self, bytes: Bytes, now: SystemTime) -> Result<Result<(), LostReason>, StateError> {
         let value = Value { bytes, in_doubt: false };
         self.change(now, |file, state| {
@@ -95,14 +95,14 @@ impl Held {
         })
     }
 
-    /// Writes down a start, if it still stands and no start is in the way. It is not released meanwhile.
+    /// Records a start if the grant is still valid and no earlier start prevents it. A release waits for the write.
     pub(super) fn remember(
         &self,
         start: Start,
         clock: &HostClock,
     ) -> Result<Result<Remembered, LostReason>, StateError> {
         self.change(clock.clock.wall(), |file, state| {
-            // Now, and not before the wait for the short lock: another of the same owner may have been faster.
+            // The time after the wait for the short lock: another grant of the same owner may have recorded a start during the wait.
             let now = clock.now();
             match state.start.map(|last| last.age(now)) {
                 Some(ago) if ago < start.window.max(start.ago) => Ok(Remembered::Already { ago }),
@@ -114,7 +114,7 @@ impl Held {
         })
     }
 
-    /// Changes the state, if it still stands. It is not released meanwhile.
+    /// Changes the state if the grant is still valid. A release waits for the change.
     fn change<T>(
         &self,
         now: SystemTime,
@@ -125,7 +125,7 @@ impl Held {
             return Ok(Err(reason));
         }
         let short = self.resource.short_lock()?;
-        // Once more: it may have been deleted, and be somebody else's, while we waited.
+        // Checked again: during the wait, the lock file may have been deleted, and another process may hold the lock.
         if let Err(reason) = self.confirm_files(files.as_ref())? {
             return Ok(Err(reason));
         }
@@ -133,11 +133,11 @@ impl Held {
         Ok(Ok(change(&file, &state)?))
     }
 
-    /// Frees it, and says why if it did not stand any more. It is free when this returns.
+    /// Frees the lock, and returns the reason if the grant was no longer valid. The lock is free when this returns.
     pub(super) fn release(&self) -> Result<(), LostReason> {
         let files = self.files().take();
         let stood = self.confirm_files(files.as_ref()).unwrap_or(Ok(()));
-        // Who else of the owner writes must not change between the look and the mark.
+        // The set of the owner's writers must not change between the check and the mark.
         let short = if self.shared_owner { self.resource.short_lock().ok() } else { None };
         if let Some(files) = &files
             && self.mode.may_write()
@@ -149,7 +149,7 @@ impl Held {
         drop(files);
         drop(short);
         match stood {
-            // It was asked to let go, and does so now.
+            // An operator asked for the release, and this is it.
             Ok(()) | Err(LostReason::Broken) => Ok(()),
             Err(reason) => Err(reason),
         }

@@ -1,19 +1,18 @@
-//! Where things lie: one folder for each resource below the engine's directory.
+//! The files of the engine: one folder for each resource below the engine's directory.
 //!
 //! ```text
 //! DIR/orders_42.9f86d081884c7d659a2feaa0c55ad015/
 //!     lock            flock(2) on this one file is the lock; its content says how the last holder ended
 //!     state           token and value: two slots, written in turn (state.rs)
-//!     holder-GRANT    who holds: its process keeps it flocked, so that a dead one can be told from a live one
+//!     holder-GRANT    a holder: its process keeps the file flocked, which distinguishes live holders from dead ones
 //!     joined-GRANT    an owner that re-entered through another client
-//!     waiter-GRANT    who waits
-//!     break-GRANT     an operator asks that holder to let go
+//!     waiter-GRANT    a waiter
+//!     break-GRANT     an operator asks that holder to release the lock
 //!     new-GRANT       one of the above before it has its name; state.new likewise
 //! ```
 //!
-//! The folder's name is for people up to the dot, and a hash of the whole name after it: no two names meet, also
-//! where a file system does not tell cases apart, and no name leads out of the directory. The name itself is in the
-//! state, and is compared.
+//! The folder's name is readable up to the dot, and a hash of the whole lock name after it. No two lock names share a folder, also on a
+//! case-insensitive file system, and no name leads out of the directory. The state contains the lock name, and readers compare it.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -27,10 +26,10 @@ use tenure_table::LockName;
 
 use crate::url::{EngineUrl, UrlError};
 
-/// How much of a name is shown in the folder's name.
+/// The number of characters of a lock name in the folder's name.
 const SHOWN: usize = 40;
 
-/// The folder of a resource.
+/// Returns the folder of a resource.
 pub(super) fn folder(directory: &Path, name: &LockName) -> PathBuf {
     let mut folder: String = name
         .as_str()
@@ -39,14 +38,14 @@ pub(super) fn folder(directory: &Path, name: &LockName) -> PathBuf {
         .map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' })
         .collect();
     folder.push('.');
-    // 128 bits: that two names share them is less likely than that the memory errs, and it would be seen.
+    // 128 bits: a collision is less likely than a memory error, and it would be detected.
     for byte in Sha256::digest(name.as_str().as_bytes()).iter().take(16) {
         let _ = write!(folder, "{byte:02x}");
     }
     directory.join(folder)
 }
 
-/// Creates the directory and all above it that are not there, so that they are there after a crash too.
+/// Creates the directory and all missing ancestors, durably: they exist after a crash too.
 pub(super) fn create(directory: &Path) -> io::Result<()> {
     let missing: Vec<_> = directory.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
     std::fs::create_dir_all(directory)?;
@@ -58,7 +57,7 @@ pub(super) fn create(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The directory that a URL names.
+/// Returns the directory that a URL names.
 pub(super) fn directory(url: &EngineUrl<'_>) -> Result<PathBuf, UrlError> {
     let wrong = |message: &str| UrlError::Location {
         url: format!("{}:{}", url.scheme, url.rest),
@@ -90,13 +89,13 @@ pub(super) fn directory(url: &EngineUrl<'_>) -> Result<PathBuf, UrlError> {
     std::path::absolute(&*path).map_err(|error| wrong(&error.to_string()))
 }
 
-/// A directory as a URL has it.
+/// Encodes a directory for a URL.
 pub(super) fn encoded(directory: &Path) -> String {
     const SPECIAL: &AsciiSet = &CONTROLS.add(b'%').add(b'?').add(b'#').add(b' ');
     percent_encode(directory.as_os_str().as_bytes(), SPECIAL).to_string()
 }
 
-/// The user's state directory, by the rules of the XDG base directories.
+/// Returns the user's state directory, by the rules of the XDG base directories.
 fn state_directory() -> Option<PathBuf> {
     let absolute = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")))

@@ -1,4 +1,4 @@
-//! What can be seen of locks, without taking one: for people and their tools, and for a job that may have run already.
+//! Inspection of locks without acquiring one: for people, for tools, and for a job that may have run already.
 
 use std::io;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::{failed, state_failed};
 use crate::error::EngineError;
 use crate::info::{LockInfo, Member, Presence};
 
-/// The state of a lock, without a lock: it may be written just now. Nothing, if it was never held.
+/// Reads the state of a lock without the short lock, possibly during a write. Returns `None` if the lock was never held.
 fn state(name: &LockName, folder: &Path) -> Result<Option<State>, EngineError> {
     match Resource::peek(folder).map_err(|error| state_failed(folder, error))? {
         Some((found, state)) if found == name.as_str() => Ok(Some(state)),
@@ -23,7 +23,7 @@ fn state(name: &LockName, folder: &Path) -> Result<Option<State>, EngineError> {
     }
 }
 
-/// How long ago the last start was.
+/// Returns the time since the last start.
 pub(super) fn last_start(
     name: &LockName,
     folder: &Path,
@@ -32,12 +32,12 @@ pub(super) fn last_start(
     Ok(state(name, folder)?.and_then(|state| state.start).map(|start| start.age(clock.now())))
 }
 
-/// One lock.
+/// Inspects one lock.
 pub(super) fn lock(name: LockName, folder: &Path, directory: &Path) -> Result<LockInfo, EngineError> {
     let mut info = LockInfo::free(name);
     let Some(state) = state(&info.name, folder)? else { return Ok(info) };
     let found = match member::find(folder) {
-        // It was deleted while we looked.
+        // The folder was deleted during the inspection.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(info),
         found => found.map_err(|error| failed(directory, error))?,
     };
@@ -61,7 +61,7 @@ pub(super) fn lock(name: LockName, folder: &Path, directory: &Path) -> Result<Lo
     Ok(info)
 }
 
-/// All that are held or waited for, and whose names start with this, in the order of their names.
+/// Inspects all locks with a holder or waiter and with this prefix, in the order of their names.
 pub(super) fn all(directory: &Path, prefix: &str) -> Result<Vec<LockInfo>, EngineError> {
     let mut infos = Vec::new();
     for entry in std::fs::read_dir(directory).map_err(|error| failed(directory, error))? {
@@ -71,7 +71,7 @@ pub(super) fn all(directory: &Path, prefix: &str) -> Result<Vec<LockInfo>, Engin
         };
         let name = match Resource::peek(&folder) {
             Ok(Some((name, _))) => name,
-            // It is no lock's.
+            // The entry does not belong to a lock.
             Ok(None) => continue,
             Err(StateError::Io(error)) if error.kind() == io::ErrorKind::NotADirectory => {
                 continue;

@@ -1,7 +1,7 @@
-//! Who holds, who re-entered and who waits: a file for each, which its process keeps flocked. The kernel lets go of
-//! that when the process ends, however it ends, so that a dead member can be told from a live one without knowing its pid.
+//! Member files: one for each holder, re-entered grant and waiter, which its process keeps flocked. The kernel releases the flock when the
+//! process ends, however it ends, so a dead member can be told from a live one without its pid.
 //!
-//! A member is complete and flocked before it has its name: whoever sees it can read it.
+//! A member file is complete and flocked before it has its name: every process that sees it can read it.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -17,11 +17,11 @@ use super::resource::for_writing;
 use crate::clock::BootTime;
 use crate::info::{Member, Presence};
 
-/// What somebody is to a lock.
+/// The role of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Holder,
-    /// A holder that re-entered what another client of its owner holds.
+    /// A holder that re-entered a lock which another client of its owner holds.
     Joined,
     Waiter(Ticket),
 }
@@ -29,7 +29,7 @@ pub(super) enum Role {
 /// A waiter's place in the queue. It is in the file's name, so that a queue is read without opening its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
-    /// Since when it waits: all processes of a host have one time since boot.
+    /// The start of the wait: all processes of a host share the boot clock.
     pub(super) since: BootTime,
     pub(super) mode: Mode,
 }
@@ -61,7 +61,7 @@ impl Role {
     }
 }
 
-/// What a member's file says.
+/// The content of a member file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) owner: OwnerId,
@@ -74,24 +74,25 @@ pub(super) struct Record {
     pub(super) since_ms: u64,
 }
 
-/// One's own member file. Dropping it removes it.
+/// The member file of a grant or waiter in this process. Dropping it removes the file.
 #[derive(Debug)]
 pub(super) struct MemberFile {
-    /// Keeps it flocked.
+    /// Keeps the file flocked.
     file: File,
     path: PathBuf,
 }
 
 impl MemberFile {
     pub(super) fn create(folder: &Path, role: Role, grant: GrantId, record: &Record) -> io::Result<Self> {
-        /// So often somebody may look at it at just the wrong moment before something else is wrong.
+        /// The most attempts to create the file. Another process that looks at the wrong moment explains one failure, but not as many as
+        /// this.
         const TRIES: usize = 100;
         let text = serde_json::to_vec(record)?;
         let path = folder.join(role.file_name(grant));
         for attempt in 0..TRIES {
             let new = folder.join(format!("new-{grant}-{attempt}"));
             let mut file = for_writing().create_new(true).open(&new)?;
-            // Not a wait in the kernel: whoever looks at it just now may be stopped there.
+            // The wait is not in the kernel: a process that looks at the file may be stopped with the flock.
             if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
                 remove(&new);
                 continue;
@@ -99,7 +100,7 @@ impl MemberFile {
             let named = file.write_all(&text).and_then(|()| std::fs::rename(&new, &path));
             match named {
                 Ok(()) => return Ok(Self { file, path }),
-                // Somebody found it before it was flocked, and took it for a dead one's.
+                // Another process found the file before it was flocked, and removed it as a dead member's.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && folder.exists() => {}
                 Err(error) => {
                     remove(&new);
@@ -117,7 +118,7 @@ impl MemberFile {
         Ok(self.file.try_clone()?.into())
     }
 
-    /// Whether it still has its name: it has not, if somebody deleted it.
+    /// Whether the file still has its name. It has not if the file was deleted.
     pub(super) fn is_there(&self) -> bool {
         self.path.exists()
     }
@@ -125,25 +126,25 @@ impl MemberFile {
 
 impl Drop for MemberFile {
     fn drop(&mut self) {
-        // If it cannot be removed, it is seen as a dead one's, and goes with the next grant.
+        // A file that cannot be removed counts as a dead member's, and is removed with the next grant.
         remove(&self.path);
-        // Not by closing alone: a child that was forked meanwhile has the descriptor too.
+        // Closing alone is not enough: a child that was forked meanwhile has the descriptor too.
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
 
-/// Somebody whose file was found.
+/// A member whose file was found.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) role: Role,
     pub(super) grant: GrantId,
-    /// What the file says; nothing if it cannot be read, as after a power failure.
+    /// The content of the file; `None` if it cannot be read, as after a power failure.
     pub(super) record: Option<Record>,
     pub(super) presence: Presence,
 }
 
 impl Found {
-    /// Whether its being there keeps out a grant in this mode to this owner. One that cannot be read keeps everybody out.
+    /// Whether the member keeps out a grant in this mode to this owner. A holder with an unreadable record keeps out all others.
     pub(super) fn keeps_out(&self, owner: OwnerId, mode: Mode) -> bool {
         self.holds()
             && self.record.as_ref().is_none_or(|held| held.owner != owner && !held.mode.compatible_with(mode))
@@ -168,7 +169,7 @@ impl Found {
     }
 }
 
-/// All members of a resource, longest first.
+/// Returns all members of a resource, longest first.
 pub(super) fn find(folder: &Path) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
     for (file_name, path) in entries(folder)? {
@@ -181,33 +182,33 @@ pub(super) fn find(folder: &Path) -> io::Result<Vec<Found>> {
     Ok(found)
 }
 
-/// Those who hold, and what the dead left.
+/// The live holders, and the files of dead members.
 #[derive(Debug, Default)]
 pub(super) struct Holders {
     pub(super) present: Vec<Found>,
-    /// The tokens of those who could write and died.
+    /// The tokens of dead holders that could write.
     dead_writers: Vec<u64>,
     leftovers: Vec<PathBuf>,
 }
 
 impl Holders {
-    /// Whether one of this grant's holders could write and died.
+    /// Whether a holder with this token could write and died.
     pub(super) fn writer_died(&self, token: u64) -> bool {
         self.dead_writers.contains(&token)
     }
 
-    /// Removes what the dead left. Not before it is written down that a writer died.
+    /// Removes the files of dead members. Called only after the death of a writer is recorded.
     pub(super) fn bury(self) {
         self.leftovers.iter().for_each(|path| remove(path));
     }
 }
 
-/// Those who hold, and what the dead left.
+/// Returns the live holders, and the files of dead members.
 pub(super) fn holders(folder: &Path) -> io::Result<Holders> {
     let mut holders = Holders::default();
     let mut marks = Vec::new();
     let mut longest_waiting: Option<PathBuf> = None;
-    // Of those who do not hold, nothing depends on what cannot be read.
+    // An unreadable file of a member that does not hold the lock is ignored, since nothing depends on it.
     let is_dead = |path: &Path| matches!(look(path), Ok(Some((_, Presence::Gone))));
     for (file_name, path) in entries(folder)? {
         match Role::parse(&file_name) {
@@ -230,14 +231,14 @@ pub(super) fn holders(folder: &Path) -> io::Result<Holders> {
             None => marks.extend(file_name.strip_prefix("break-").map(|grant| (grant.to_owned(), path))),
         }
     }
-    // Not at all who wait: this is called for every grant, and a queue may be long. The dead come to the front of it.
+    // Only the longest waiter: this runs for every grant, and a queue may be long. Dead waiters reach its front.
     holders.leftovers.extend(longest_waiting.filter(|path| is_dead(path)));
     marks.retain(|(grant, _)| !holders.present.iter().any(|holder| holder.grant.to_string() == *grant));
     holders.leftovers.extend(marks.into_iter().map(|(_, path)| path));
     Ok(holders)
 }
 
-/// The one who waits nearest before this one and keeps it waiting.
+/// Returns the file of the nearest earlier waiter that conflicts with this one.
 pub(super) fn ahead_of(folder: &Path, own: GrantId, ticket: Ticket) -> io::Result<Option<PathBuf>> {
     let mut ahead: Vec<_> = entries(folder)?
         .into_iter()
@@ -253,7 +254,7 @@ pub(super) fn ahead_of(folder: &Path, own: GrantId, ticket: Ticket) -> io::Resul
         match look(&path) {
             Ok(Some((_, Presence::Present))) => return Ok(Some(path)),
             Ok(Some((_, Presence::Gone))) => remove(&path),
-            // One that has left, and one that cannot be read, are not waited for.
+            // A waiter that has left or cannot be read does not keep this one waiting.
             Ok(None) | Err(_) => {}
         }
     }
@@ -271,23 +272,23 @@ fn entries(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     Ok(entries)
 }
 
-/// What cannot be removed, because somebody else was faster or because it is another user's, does no harm.
+/// Removes a file. A failure does no harm: another process was faster, or the file belongs to another user.
 fn remove(path: &Path) {
     let _ = std::fs::remove_file(path);
 }
 
-/// The mark by which an operator asks a holder to let go.
+/// Returns the path of the mark by which an operator asks a holder to release its lock.
 pub(super) fn break_mark(folder: &Path, grant: GrantId) -> PathBuf {
     folder.join(format!("break-{grant}"))
 }
 
-/// What a member's file says, and whether its process lives; nothing if it has just left.
+/// Returns the content of a member's file, and whether its process lives; `None` if the member has just left.
 fn look(path: &Path) -> io::Result<Option<(Option<Record>, Presence)>> {
     let mut file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };
-    // Shared, so that two who look do not take each other for its owner.
+    // Shared, so that two inspecting processes do not take each other for the file's owner.
     let presence = match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => {
             rustix::fs::flock(&file, FlockOperation::Unlock)?;

@@ -1,15 +1,14 @@
 //! `file:`, the engine that needs no server: locks between the processes of one host, in a directory.
 //!
-//! The lock is `flock(2)` on a file that is never renamed or unlinked, so the kernel frees it when its process dies,
-//! and at no other time. What must hold beside that:
+//! The lock is `flock(2)` on a file that is never renamed or unlinked, so the kernel frees it when its process dies, and at no other time.
+//! What must hold beside that:
 //!
-//! - **Who has the flock and sees no live holder beside itself holds.** The second half matters when an owner
-//!   re-entered from another process, or when somebody deleted the lock file under its holder.
-//! - **The token is synced before the grant is given out**, under the flock and the short lock.
-//! - A waiter tries the flock without blocking, since a wait in the kernel could not be cancelled. It is woken by
-//!   inotify when the waiter ahead of it leaves, or the holder if it is the first: one is woken, not all. That is an order of
-//!   waking and not of service: whoever finds the lock free takes it, and a waiter that is stopped holds nobody up, since
-//!   all poll as the backstop.
+//! - **A process holds the lock if it has the flock and sees no other live holder.** The second condition matters when an owner re-entered
+//!   from another process, or when the lock file was deleted under its holder.
+//! - **The token is synced before the grant is returned**, under the flock and the short lock.
+//! - A waiter tries the flock without blocking, since a wait in the kernel could not be cancelled. Inotify wakes it when the waiter ahead
+//!   of it leaves, or the holder if it is first: one waiter is woken, not all. This orders wake-ups, not grants: any process that finds the
+//!   lock free takes it. A stopped waiter delays no other, since all poll as a fallback.
 
 mod attempt;
 mod held;
@@ -60,20 +59,20 @@ pub struct FileEngine {
     host: String,
     capabilities: Capabilities,
     context: EngineContext,
-    /// What starts are measured by; `None` if the kernel does not tell one boot from another.
+    /// Measures the time of starts; `None` if the kernel does not identify its boots.
     host_clock: Option<HostClock>,
     held: Mutex<HashMap<GrantId, Arc<Held>>>,
-    /// Whether somebody looks for what is to be watched. Only changed while `held` is locked.
+    /// Whether the task that begins watches is running. Only changed while `held` is locked.
     sweeping: AtomicBool,
-    /// Begun with the first lock; `None` if there is no inotify to be had.
+    /// Started with the first lock; `None` if no inotify instance is available.
     watcher: OnceLock<Option<Arc<Watcher>>>,
 }
 
-/// Between two looks at a lock that nothing was heard of: first this, then ever longer.
+/// The first and the longest interval between two polls of a lock without events.
 const FIRST_POLL: Duration = Duration::from_millis(2);
 const LONGEST_POLL: Duration = Duration::from_millis(500);
 
-/// A lock that is held for less is not watched: the kernel takes longer, 10 ms and more, to end its watching than most such locks are held.
+/// The shortest hold that is watched. To end a watch takes the kernel 10 ms or more, which is longer than most locks are held.
 const WATCH_AFTER: Duration = Duration::from_millis(50);
 
 impl FileEngine {
@@ -87,7 +86,7 @@ impl FileEngine {
         Ok(opened.map_err(|_| EngineError::Closed)??)
     }
 
-    /// An engine on this directory, which is created if it is not there.
+    /// Opens an engine on this directory, and creates the directory if it does not exist.
     pub fn open(directory: PathBuf, context: EngineContext) -> Result<Arc<Self>, EngineError> {
         Self::open_in_boot(BootId::of_this_boot(), directory, context)
     }
@@ -153,14 +152,14 @@ impl FileEngine {
         Ok(self.host_clock.clone().expect("it remembers only with one"))
     }
 
-    /// Somebody meddled with this lock file: holders are told at once if that cost them the lock.
+    /// Handles a change of a lock file by another program: its holders are notified at once if they have lost the lock.
     fn confirm_at(&self, lock: &Path) {
         for held in self.held().values().filter(|held| held.resource.lock_path() == lock) {
             self.confirm(held);
         }
     }
 
-    /// Sees whether it still stands, and tells its holder if not. On another thread: whoever writes just now may take its time.
+    /// Checks whether a grant is still valid, and notifies its holder if not. Runs on another thread, since it waits for a write under way.
     fn confirm(&self, held: &Arc<Held>) {
         let held = held.clone();
         self.context.runtime.spawn_blocking(move || {
@@ -170,7 +169,7 @@ impl FileEngine {
         });
     }
 
-    /// Runs what may wait for the disk where it holds nobody up.
+    /// Runs work that may wait for the disk on a blocking thread.
     async fn on_disk<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -211,11 +210,11 @@ impl FileEngine {
                 let watched = ahead.unwrap_or_else(|| attempt.resource().lock_path());
                 let mut changes =
                     self.watcher().and_then(|watcher| watcher.subscribe(&watched, Interest::Freed));
-                // It may have been freed before it was watched.
+                // The lock may have been freed before the watch began.
                 if attempt.seems_free() {
                     break;
                 }
-                // Who waits behind another, and will hear of it, does not look often.
+                // A waiter behind another waiter is notified, so it polls rarely.
                 let pause = if is_first || changes.is_none() { poll } else { LONGEST_POLL };
                 let look_again = clock.now() + random::jittered(pause);
                 let heard = async {
@@ -242,7 +241,7 @@ impl FileEngine {
         let granted = held.granted();
         let mut all = self.held();
         all.insert(held.grant, Arc::new(held));
-        // One task for all of them: a lock that comes and goes wakes nobody.
+        // One task serves all grants: a lock that is held briefly wakes no task.
         if !self.sweeping.swap(true, Ordering::Relaxed) {
             self.context.runtime.spawn(Self::sweep(Arc::downgrade(self), self.context.clock.clone()));
         }
@@ -250,7 +249,7 @@ impl FileEngine {
         granted
     }
 
-    /// Begins to watch what has been held for a while, for as long as there is something that is not watched yet.
+    /// Begins to watch the locks that have been held for a while, until all held locks are watched.
     async fn sweep(engine: Weak<Self>, clock: Arc<dyn Clock>) {
         loop {
             clock.sleep_until(clock.now() + WATCH_AFTER).await;
@@ -260,7 +259,7 @@ impl FileEngine {
                 let is_due = |held: &&Arc<Held>| clock.now().since(held.since) >= WATCH_AFTER;
                 let unwatched: Vec<_> = all.values().filter(|held| !held.is_watched()).collect();
                 let due: Vec<_> = unwatched.iter().copied().filter(is_due).cloned().collect();
-                // Decided while nothing can be added: whoever adds something then begins anew.
+                // Decided while no grant can be added: the next grant starts a new sweep.
                 let more = unwatched.len() > due.len();
                 engine.sweeping.store(more, Ordering::Relaxed);
                 (due, more)
@@ -274,11 +273,11 @@ impl FileEngine {
         }
     }
 
-    /// Watches what is held, so that its holder is told at once if somebody meddles with it.
+    /// Watches a held lock, so that its holder is notified at once if another program changes its file.
     fn watch_over(self: &Arc<Self>, held: &Arc<Held>) {
         let lock = held.resource.lock_path();
         held.watched_by(self.watcher().and_then(|watcher| watcher.subscribe(&lock, Interest::Tampered)));
-        // What was done to it before it was watched, nobody has heard.
+        // Changes before the watch began were not reported.
         self.confirm(held);
     }
 }
@@ -289,7 +288,7 @@ impl Engine for FileEngine {
     }
 
     fn place(&self) -> String {
-        // It was there when this engine was opened. If it was deleted since, its own path is as good a name as any.
+        // The directory existed when this engine was opened. If it was deleted since, its own path is as good a name as any.
         let directory = self.directory.canonicalize().unwrap_or_else(|_| self.directory.clone());
         format!("file:{}", layout::encoded(&directory))
     }
@@ -423,7 +422,7 @@ impl Engine for FileEngine {
     }
 }
 
-/// What the system's error means for the user.
+/// Returns the error for the user that a system error leads to.
 fn failed(path: &Path, error: io::Error) -> EngineError {
     let engine = "file";
     let path = path.display();
@@ -470,7 +469,7 @@ mod tests {
     use super::*;
     use crate::clock::{BootTime, Clock};
 
-    /// A clock whose two faces a test sets.
+    /// A clock whose two times a test sets.
     #[derive(Debug)]
     struct Faces {
         since_boot: Duration,
@@ -519,7 +518,7 @@ mod tests {
             engine.clone().remember(grant.clone(), start).await.unwrap(),
             Remembered::Already { ago: minute }
         );
-        // A start does not go back behind a later one, however short its window.
+        // A start does not replace a later one, however short its window.
         let older = Start::new(minute * 2, Duration::from_nanos(1));
         assert_eq!(
             engine.clone().remember(grant.clone(), older).await.unwrap(),

@@ -1,9 +1,9 @@
-//! A moment that is still understood after a reboot: when a job was started, written down for whoever asks later.
+//! A moment that remains meaningful after a reboot: the recorded start of a job, for later queries.
 //!
-//! Within one boot the boot clock measures its age, and a jump of the calendar changes nothing. After a reboot that clock has begun
-//! anew, and only the calendar is left; but what was before the reboot is at least as old as the machine is up.
+//! Within one boot, the boot clock measures its age, and a jump of the wall clock changes nothing. After a reboot that clock has restarted,
+//! and only the wall clock is left; but a moment before the reboot is at least as old as the machine's uptime.
 //!
-//! A container may have a boot id of its own, and the host's clocks. That is seen by both clocks having gone on equally.
+//! A container may have a separate boot id, and the host's clocks. This case is recognized by an equal advance of both clocks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use std::time::{Duration, SystemTime};
 
 use crate::clock::{BootTime, Clock};
 
-/// Which boot of the machine it is. The kernel draws it at random at every boot.
+/// The id of a boot of the machine. The kernel draws it at random at every boot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct BootId([u8; 16]);
 
 impl BootId {
-    /// That of the running kernel; nothing if it does not say.
+    /// Returns the id of the current boot; `None` if the kernel does not report it.
     pub(super) fn of_this_boot() -> Option<Self> {
         Self::parse(&std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?)
     }
 
     pub(super) fn parse(text: &str) -> Option<Self> {
         let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
-        // An id of zeros would be one that everybody has.
+        // An id of zeros would not be unique.
         let id = u128::from_str_radix(&digits, 16).ok().filter(|id| digits.len() == 32 && *id != 0)?;
         Some(Self(id.to_be_bytes()))
     }
@@ -40,7 +40,7 @@ impl fmt::Debug for BootId {
 pub(super) struct Moment {
     boot: BootId,
     since_boot_ns: u64,
-    /// Since 1970, by the calendar.
+    /// The wall clock, since 1970.
     wall_ns: u64,
 }
 
@@ -52,7 +52,7 @@ impl Moment {
         Self { boot, since_boot_ns: nanos(now.since_boot()), wall_ns: nanos(since_1970) }
     }
 
-    /// The moment so long before this one; at the earliest, the boot.
+    /// Returns the moment that long before this one; at the earliest, the boot.
     pub(super) fn before(self, ago: Duration) -> Self {
         let ago = nanos(ago);
         Self {
@@ -62,16 +62,16 @@ impl Moment {
         }
     }
 
-    /// How long ago it was; zero if the clock that counts says that it is still to come.
+    /// Returns the age of the moment; zero if it is in the future by the clock that counts.
     pub(super) fn age(self, now: Self) -> Duration {
-        /// So far two clocks of one host may drift apart before they are two hosts', or one of them was set.
+        /// The largest drift between two clocks of one host. A larger difference means two hosts, or a clock that was set.
         const DRIFT_NS: u64 = 5_000_000_000;
         let by_boot = now.since_boot_ns.checked_sub(self.since_boot_ns);
         let by_wall = now.wall_ns.saturating_sub(self.wall_ns);
         Duration::from_nanos(if self.boot == now.boot {
             by_boot.unwrap_or(0)
         } else if by_boot.is_some_and(|by_boot| by_boot.abs_diff(by_wall) < DRIFT_NS) {
-            // The same boot under another name; or chance, and then the calendar is right as well.
+            // The same boot under another id; or a coincidence, and then the wall clock is right as well.
             by_wall
         } else {
             by_wall.max(now.since_boot_ns)
@@ -86,7 +86,7 @@ impl Moment {
         bytes
     }
 
-    /// Nothing, if all of it is zero.
+    /// Decodes a moment. Returns `None` if all bytes are zero.
     pub(super) fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let (boot, times) = bytes.split_at(16);
         let (since_boot, wall) = times.split_at(8);
@@ -97,12 +97,12 @@ impl Moment {
     }
 }
 
-/// In nanoseconds, which last until the year 2554.
+/// Converts to nanoseconds. As dates, they last until the year 2554.
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Says which moment it is.
+/// The source of the current moment.
 #[derive(Clone, Debug)]
 pub(super) struct HostClock {
     pub(super) boot: BootId,
@@ -122,7 +122,7 @@ mod tests {
     const FIRST: BootId = BootId([1; 16]);
     const SECOND: BootId = BootId([2; 16]);
 
-    /// So many seconds after boot, and by the calendar.
+    /// Returns the moment with these seconds since boot and since 1970.
     fn moment(boot: BootId, since_boot: u64, wall: u64) -> Moment {
         let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(wall);
         Moment::new(boot, BootTime::from_boot(Duration::from_secs(since_boot)), wall)
@@ -152,7 +152,7 @@ mod tests {
     fn after_a_reboot_the_calendar_counts_and_at_least_the_time_since_then() {
         let start = moment(FIRST, 100, 5000);
         assert_eq!(age(start, moment(SECOND, 30, 5090)), 90);
-        // The boot clock of the first boot is none of the second's.
+        // The boot clock of the first boot says nothing about the second.
         assert_eq!(age(start, moment(SECOND, 160, 5200)), 200);
         assert_eq!(age(start, moment(SECOND, 30, 5010)), 30, "the calendar went back by some");
         assert_eq!(age(start, moment(SECOND, 30, 4000)), 30, "it went back behind the start");

@@ -25,7 +25,7 @@ impl Resource {
         self.folder.join("lock")
     }
 
-    /// Opens the lock's file, with a descriptor of its own. Makes it and the folder if they are not there.
+    /// Opens the lock file with a separate descriptor. Creates the file and its folder if they do not exist.
     pub(super) fn open_lock(&self) -> io::Result<LockFile> {
         let open = || for_writing().create(true).open(self.lock_path());
         if std::fs::symlink_metadata(&self.folder).is_ok_and(|found| !found.is_dir()) {
@@ -41,7 +41,7 @@ impl Resource {
         Ok(LockFile { file, locked: false })
     }
 
-    /// Whether this is the file that others will open: it is not, if somebody deleted or replaced it.
+    /// Whether this is the file that others will open. It is not after the file was deleted or replaced.
     pub(super) fn is_current(&self, lock: &LockFile) -> io::Result<bool> {
         let ours = lock.file.metadata()?;
         match std::fs::metadata(self.lock_path()) {
@@ -51,7 +51,7 @@ impl Resource {
         }
     }
 
-    /// Locks the folder, for a change of the state or a look at the members that must not change meanwhile.
+    /// Locks the folder, for a change of the state, or for a look at the members during which they must not change.
     pub(super) fn short_lock(&self) -> io::Result<ShortLock> {
         let folder = OpenOptions::new()
             .read(true)
@@ -59,7 +59,7 @@ impl Resource {
             .open(&self.folder)?;
         let mut pause = Duration::from_micros(100);
         let mut waited = Duration::ZERO;
-        // Not a wait in the kernel: the one who has it may be stopped, and this thread would be stopped with it.
+        // The wait is not in the kernel: the process with the lock may be stopped, and would block this thread for as long.
         while let Err(error) = rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
             if error != Errno::WOULDBLOCK {
                 return Err(error.into());
@@ -77,7 +77,7 @@ impl Resource {
         Ok(ShortLock { folder })
     }
 
-    /// Opens and reads the state, under the short lock. Makes it if it is not there.
+    /// Opens and reads the state, under the short lock. Creates it if it does not exist.
     pub(super) fn state(&self, _under: &ShortLock, now: SystemTime) -> Result<(File, State), StateError> {
         match for_writing().open(self.folder.join("state")) {
             Ok(file) => {
@@ -92,7 +92,7 @@ impl Resource {
         }
     }
 
-    /// The state as it is, without a lock and without making one.
+    /// Reads the state without the short lock, and does not create one.
     pub(super) fn peek(folder: &Path) -> Result<Option<(String, State)>, StateError> {
         match File::open(folder.join("state")) {
             Ok(file) => State::read_unlocked(&file).map(Some),
@@ -102,21 +102,21 @@ impl Resource {
     }
 }
 
-/// How files are opened: never through a symbolic link, which somebody may have planted in a directory that others can write to.
+/// Returns options that never follow a symbolic link: other users with access to the directory may have planted one.
 pub(super) fn for_writing() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     options
 }
 
-/// The token of the last grant of a resource that ended well, if there was one.
+/// Returns the token of the resource's last grant that ended well.
 pub(super) fn last_ended(folder: &Path) -> Option<u64> {
     LockFile { file: File::open(folder.join("lock")).ok()?, locked: false }.last_ended()
 }
 
 fn make_folder(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().create(folder) {
-        // Somebody else was faster.
+        // Another process created it first.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         // The whole directory was removed.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -126,25 +126,25 @@ fn make_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Held while the state is read, changed and synced. Let go of when it is dropped.
+/// Held while the state is read, changed and synced. Dropping it releases the lock.
 #[derive(Debug)]
 pub(super) struct ShortLock {
     folder: File,
 }
 
 impl Drop for ShortLock {
-    /// Not by closing alone: a child that was forked meanwhile has the descriptor too, and would keep it.
+    /// Closing alone is not enough: a child that was forked meanwhile has the descriptor too, and would keep the lock.
     fn drop(&mut self) {
         let _ = rustix::fs::flock(&self.folder, FlockOperation::Unlock);
     }
 }
 
 impl ShortLock {
-    /// Far longer than a sync takes.
+    /// The longest wait for the short lock; far longer than a sync takes.
     const LIMIT: Duration = Duration::from_secs(10);
 }
 
-/// One acquire's own descriptor of the lock file.
+/// One acquire's separate descriptor of the lock file.
 #[derive(Debug)]
 pub(super) struct LockFile {
     file: File,
@@ -177,29 +177,28 @@ impl LockFile {
         Ok(self.file.try_clone()?.into())
     }
 
-    /// Writes down that the grant with this token ended well. Not synced: if it is lost, the value counts as in doubt.
+    /// Records that the grant with this token ended well. Not synced: if the record is lost, the value counts as in doubt.
     pub(super) fn mark_ended(&self, token: u64) {
         let _ = self.file.write_all_at(&token.to_le_bytes(), 0);
     }
 
-    /// The token of the last grant that ended well.
+    /// Returns the token of the last grant that ended well.
     pub(super) fn last_ended(&self) -> Option<u64> {
         let mut bytes = [0; 8];
         self.file.read_exact_at(&mut bytes, 0).ok().map(|()| u64::from_le_bytes(bytes))
     }
 
-    /// Makes those look who watch the file.
+    /// Makes the subscribers of the file check it.
     pub(super) fn poke(&self) -> io::Result<()> {
-        // Both times: with one alone, the kernel speaks of a write or a read and not of attributes. Now, and not a date of
-        // ours, which only the file's owner may set.
+        // Both times: with one alone, inotify reports a write or a read and not a change of attributes. The current time, since only the
+        // file's owner may set another.
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         Ok(rustix::fs::futimens(&self.file, &Timestamps { last_access: now, last_modification: now })?)
     }
 }
 
 impl Drop for LockFile {
-    /// Unlocks before it is closed: others are woken by the close, and a child that was just forked may still have the
-    /// descriptor.
+    /// Unlocks the file before it is closed: the close wakes waiters, and a child that was just forked may still have the descriptor.
     fn drop(&mut self) {
         if self.locked {
             let _ = self.unlock();

@@ -1,16 +1,15 @@
 //! The state of a resource: the token counter, the value and the last start, which must outlive every crash.
 //!
-//! The file has two slots of 4 KiB. Generation `g` is written to slot `g % 2` and synced before the grant is
-//! given out, so a write that a power failure tears hits only the older slot. It is written in place, because that
-//! costs one sync where replacing a file costs three, needs no space on a full disk, and leaves nothing behind.
+//! The file has two slots of 4 KiB. Generation `g` is written to slot `g % 2` and synced before the grant is returned, so a write that a
+//! power failure tears hits only the older slot. It is written in place, because that costs one sync where replacing a file costs three,
+//! needs no space on a full disk, and leaves nothing behind.
 //!
-//! The token never goes back:
-//! - a slot that cannot be read may have held one more grant than the other, so the counter skips one;
-//! - where there is no state at all, it starts at the date in microseconds, which is beyond all that a deleted state can have
-//!   counted to.
+//! The token never decreases:
+//! - an unreadable slot may have recorded one more grant than the other, so the counter skips one;
+//! - without any state, the counter starts at the date in microseconds, which is greater than any token of a deleted state.
 //!
-//! A start that was answered is not lost: it is written to both slots before it is, so that a slot that cannot be read costs
-//! at most one of which nobody was told, and for which nothing was run. What the good slot says counts.
+//! A confirmed start is not lost: it is written to both slots before the response. An unreadable slot therefore loses at most an
+//! unconfirmed start, for which no job ran. The content of the readable slot counts.
 
 use std::fs::File;
 use std::io;
@@ -36,23 +35,23 @@ const START_AT: usize = CRC_AT - Moment::BYTES;
 const FLAG_OPEN: u8 = 1;
 const FLAG_IN_DOUBT: u8 = 2;
 
-/// What is known of a resource beyond who holds it.
+/// The state of a resource, apart from its holders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct State {
     generation: u64,
     /// The last token that was granted.
     pub(super) token: u64,
-    /// That grant was one that may write, and is not over unless the lock file says that it ended well.
+    /// Whether that grant allowed writing. It is not over unless the lock file records that it ended well.
     pub(super) open: bool,
     pub(super) value: Value,
-    /// When what the lock protects was last started, if that was recorded.
+    /// The last recorded start of the work that the lock protects.
     pub(super) start: Option<Moment>,
 }
 
-/// A state, and whose it is.
+/// A state, and the lock name that it belongs to.
 type Named = (String, State);
 
-/// Why there is no state to go by.
+/// The reason why no state can be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StateError {
     #[error(transparent)]
@@ -70,17 +69,17 @@ impl StateError {
 }
 
 impl State {
-    /// The state of a resource that has none yet.
+    /// Returns the state of a resource that has none yet.
     pub(super) fn first(now: SystemTime) -> Self {
         let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let token = u64::try_from(since.as_micros()).unwrap_or(0);
         Self { generation: 1, token, open: false, value: Value::default(), start: None }
     }
 
-    /// Makes the file, whole and synced, with this as its content.
+    /// Creates the file, whole and synced, with this as its content.
     pub(super) fn create(&self, folder: &Path, name: &LockName) -> io::Result<File> {
         let new = folder.join("state.new");
-        // What somebody left who died here is not opened, since it may be anything.
+        // A leftover of a process that died here is not opened, since it may be anything.
         match std::fs::remove_file(&new) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -90,7 +89,7 @@ impl State {
         file.write_all_at(&self.encode(name), SLOT as u64)?;
         file.sync_all()?;
         std::fs::rename(&new, folder.join("state"))?;
-        // The folder and its name must be there after a crash, too.
+        // The folder and its name must exist after a crash, too.
         File::open(folder)?.sync_all()?;
         if let Some(directory) = folder.parent() {
             File::open(directory)?.sync_all()?;
@@ -107,12 +106,12 @@ impl State {
         Ok(state)
     }
 
-    /// The newer of two slots, and the name in it.
+    /// Returns the newer of two slots, and the name in it.
     fn newer(first: Option<Named>, second: Option<Named>) -> Result<Named, StateError> {
         match (first, second) {
             (Some(a), Some(b)) => Ok(if a.1.generation > b.1.generation { a } else { b }),
             (Some((name, mut only)), None) | (None, Some((name, mut only))) => {
-                // The other slot may have been the newer one: it held at most one grant more, and perhaps a value.
+                // The other slot may have been the newer one: it recorded at most one more grant, and perhaps a value.
                 only.token += 1;
                 only.value.in_doubt = true;
                 Ok((name, only))
@@ -121,7 +120,7 @@ impl State {
         }
     }
 
-    /// The same without the short lock, for those who only look: somebody may be writing a slot just now.
+    /// Reads the newer slot without the short lock, for inspection: another process may be writing a slot.
     pub(super) fn read_unlocked(file: &File) -> Result<(String, Self), StateError> {
         const LOOKS: usize = 5;
         let mut slots = (None, None);
@@ -135,7 +134,7 @@ impl State {
         Self::newer(slots.0, slots.1)
     }
 
-    /// Writes what follows on `self`, and syncs it. Durable when it returns.
+    /// Writes the successor of `self`, and syncs it. It is durable when this returns.
     pub(super) fn write_next(
         &self,
         file: &File,
@@ -148,22 +147,22 @@ impl State {
         let slot = next.generation % 2 * SLOT as u64;
         let written = file.write_all_at(&next.encode(name), slot).and_then(|()| file.sync_data());
         if let Err(error) = written {
-            // What is not on the disk must not be read back from memory either: the next write would go to the other slot, which has the
-            // last state that is.
+            // A state that is not on the disk must not be read back from memory either: the next write would then go to the other slot,
+            // which has the last durable state.
             let _ = file.write_all_at(&[0; SLOT], slot);
             return Err(error);
         }
         Ok(next)
     }
 
-    /// The same for a start, which is then in both slots. If the second write fails, the start stands and is not answered.
+    /// Writes the successor with a new start to both slots. If the second write fails, the start remains recorded and is not confirmed.
     pub(super) fn write_start(&self, file: &File, name: &LockName, start: Moment) -> io::Result<()> {
         let recorded = self.write_next(file, name, |state| state.start = Some(start))?;
         recorded.write_next(file, name, |_| {})?;
         Ok(())
     }
 
-    /// | bytes | what |
+    /// | bytes | content |
     /// | --- | --- |
     /// | 0..4 | `TNRS` |
     /// | 4 | version, 1 |
@@ -174,7 +173,7 @@ impl State {
     /// | 12..20 | generation |
     /// | 20..28 | token |
     /// | 28.. | the name, then the value, then zeros |
-    /// | 4060..4076 | the last start: the id of the boot in which it was; all of it is zero if there was none |
+    /// | 4060..4076 | the last start: the id of its boot; all of it is zero without a start |
     /// | 4076..4084 | nanoseconds since that boot |
     /// | 4084..4092 | nanoseconds since 1970 |
     /// | 4092..4096 | CRC-32 of all before |
@@ -204,7 +203,7 @@ impl State {
     }
 }
 
-/// One slot; nothing if it is damaged, or if the disk cannot read it.
+/// Reads one slot. Returns `None` if it is damaged, or if the disk cannot read it.
 fn read_slot(file: &File, slot: u64) -> Result<Option<Named>, StateError> {
     let mut bytes = [0; SLOT];
     match file.read_exact_at(&mut bytes, slot * SLOT as u64) {
@@ -259,7 +258,7 @@ mod tests {
         }
     }
 
-    /// So many seconds after a boot.
+    /// Returns the moment that many seconds after a boot.
     fn started(seconds: u64) -> Moment {
         let boot = BootId::of_this_boot().expect("the kernel says which boot it is");
         Moment::new(boot, BootTime::from_boot(Duration::from_secs(seconds)), SystemTime::UNIX_EPOCH)
@@ -291,7 +290,7 @@ mod tests {
         assert_eq!(State::read(&file, &name).unwrap(), state);
     }
 
-    /// Whatever single byte of the file is damaged: the token is not lower than the last one that was given out.
+    /// Damage to any single byte of the file does not lower the token below the last one that was granted.
     #[test]
     fn no_damage_to_one_byte_takes_the_token_back() {
         let dir = tempfile::tempdir().unwrap();
@@ -307,7 +306,7 @@ mod tests {
         }
     }
 
-    /// Whatever single byte of the file is damaged, and whatever was written since: the start that was answered is there.
+    /// Damage to any single byte of the file loses no confirmed start, also after later writes.
     #[test]
     fn no_damage_to_one_byte_loses_a_start() {
         let dir = tempfile::tempdir().unwrap();
@@ -329,7 +328,7 @@ mod tests {
         }
     }
 
-    /// A start of which nobody was told may be lost with its slot, and the one before it then counts again.
+    /// An unconfirmed start may be lost with its slot, and the one before it then counts again.
     #[test]
     fn a_torn_start_leaves_the_one_before() {
         let dir = tempfile::tempdir().unwrap();
@@ -342,7 +341,7 @@ mod tests {
         file.write_all_at(&[0; SLOT / 2], slot).unwrap();
         let read = State::read(&file, &name()).unwrap();
         assert_eq!((read.start, read.value.in_doubt), (Some(started(1)), true));
-        // The next write mends the slot, and keeps what stands.
+        // The next write repairs the slot, and keeps the current state.
         next(&read, &file);
         assert_eq!(State::read(&file, &name()).unwrap().start, Some(started(1)));
     }

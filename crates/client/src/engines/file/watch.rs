@@ -1,8 +1,8 @@
-//! Wakes waiters and tells holders, by inotify on lock files: whoever lets go of a lock closes its file, also the kernel
-//! for one that was killed; whoever deletes, replaces or pokes it changes its attributes.
+//! Wakes waiters and notifies holders, by inotify on lock files. A process that releases a lock closes its file, and the kernel closes it
+//! for a killed process. A program that deletes, replaces or pokes the file changes its attributes.
 //!
-//! One inotify instance for all locks of a client. Where there is none to be had (a user may have 128 by default), waiters
-//! poll and holders look when they renew: slower, and as safe.
+//! One inotify instance serves all locks of a client. If none is available (a user may have 128 by default), waiters poll, and holders
+//! check at each renewal: slower, and as safe.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -14,10 +14,10 @@ use inotify::{EventMask, EventOwned, Inotify, WatchDescriptor, WatchMask, Watche
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-/// How many watches that nobody uses are kept, for the next acquire of the same lock.
+/// The number of unused watches that are kept, for the next acquire of the same lock.
 const KEPT: usize = 64;
 
-/// What is seen of lock files.
+/// The watches on lock files.
 pub(super) struct Watcher {
     table: Mutex<Table>,
 }
@@ -25,7 +25,7 @@ pub(super) struct Watcher {
 struct Table {
     inotify: Watches,
     watches: HashMap<WatchDescriptor, Watch>,
-    /// Watches that nobody uses, the longest unused first; some may be in use again.
+    /// Unused watches, the longest unused first; some may be in use again.
     unused: VecDeque<WatchDescriptor>,
 }
 
@@ -36,16 +36,16 @@ struct Watch {
     changes: watch::Sender<()>,
 }
 
-/// What somebody looks out for.
+/// The kind of event that a subscriber waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interest {
-    /// Somebody may have let go.
+    /// The lock may have been released.
     Freed,
-    /// Somebody meddled with the file.
+    /// Another program changed the file.
     Tampered,
 }
 
-/// One user's interest in one lock file.
+/// One subscriber's interest in one lock file.
 #[derive(Debug)]
 pub(super) struct Subscription {
     watcher: Arc<Watcher>,
@@ -54,10 +54,10 @@ pub(super) struct Subscription {
 }
 
 impl Subscription {
-    /// Resolves when something has happened since it was last called, or since the subscription.
+    /// Waits for an event since the last call, or since the subscription.
     pub(super) async fn changed(&mut self) {
         if self.changes.changed().await.is_err() {
-            // The file that was watched is gone, and will not say anything any more.
+            // The watched file is gone, and reports no more events.
             std::future::pending::<()>().await;
         }
     }
@@ -70,7 +70,7 @@ impl Drop for Subscription {
 }
 
 impl Watcher {
-    /// Begins to watch. `meddled` is told the lock files that somebody meddled with.
+    /// Starts to watch. Calls `meddled` with each lock file that another program changed.
     pub(super) fn start(runtime: &Handle, meddled: impl Fn(&Path) + Send + 'static) -> io::Result<Arc<Self>> {
         let inotify = Inotify::init()?;
         let table = Table { inotify: inotify.watches(), watches: HashMap::new(), unused: VecDeque::new() };
@@ -87,7 +87,7 @@ impl Watcher {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to look out at a lock file. Nothing if it cannot be watched, for instance because it is gone.
+    /// Subscribes to a lock file. Returns `None` if it cannot be watched, for instance because it is gone.
     pub(super) fn subscribe(self: &Arc<Self>, path: &Path, interest: Interest) -> Option<Subscription> {
         let mut table = self.table();
         let tampered = WatchMask::ATTRIB | WatchMask::MOVE_SELF | WatchMask::DELETE_SELF;
@@ -95,7 +95,7 @@ impl Watcher {
             Interest::Tampered => tampered,
             Interest::Freed => tampered | WatchMask::CLOSE_WRITE | WatchMask::CLOSE_NOWRITE,
         };
-        // The same file has the same id again, with more to look out for.
+        // The kernel returns the same id for the same file, and adds the new events to its watch.
         let id = table.inotify.add(path, flags | WatchMask::MASK_ADD).ok()?;
         let watch = table.watches.entry(id.clone()).or_insert_with(|| Watch {
             path: path.into(),
@@ -124,11 +124,11 @@ impl Watcher {
         }
     }
 
-    /// Wakes whom an event concerns; the lock files that somebody meddled with.
+    /// Wakes the subscribers of an event. Returns the lock files that another program changed.
     fn take_in(&self, event: &EventOwned) -> Vec<PathBuf> {
         let mut table = self.table();
         if event.mask.contains(EventMask::Q_OVERFLOW) {
-            // Something was missed: everybody looks.
+            // Events were lost: all subscribers check.
             return table.watches.values().map(Watch::wake).collect();
         }
         let Some(watch) = table.watches.get(&event.wd) else { return Vec::new() };
@@ -148,7 +148,7 @@ impl Watch {
     }
 }
 
-/// Reads what inotify has to say, for as long as the client's runtime lives.
+/// Reads inotify events for as long as the client's runtime lives.
 async fn read(
     events: impl Stream<Item = io::Result<EventOwned>>,
     watcher: Arc<Watcher>,

@@ -1,4 +1,4 @@
-//! How a client asks, gets a lock and waits for it, and takes back a conversion that it does not know to be done.
+//! Requests of a client: sending, waiting in the queue, and undoing a conversion whose outcome is unknown.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,14 +12,14 @@ use super::{ENGINE, MemoryEngine, look, lost};
 use crate::engine::{AcquireRequest, Cancellation, Conversion, Granted};
 use crate::error::{AcquireError, ConvertError, EngineError, Lost, LostReason};
 
-/// A request that has no answer.
+/// The reason why a request has no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoAnswer {
     /// The client was closed.
     Closed,
-    /// It did not get through.
+    /// The request did not get through.
     NotSent,
-    /// It was done, and that is all.
+    /// The request was done, and its response is lost.
     Unanswered,
 }
 
@@ -36,7 +36,7 @@ impl From<NoAnswer> for EngineError {
 }
 
 impl MemoryEngine {
-    /// Sends a request and waits for its answer, for as long as a request may take. With `cancel`, it is given up when that is raised.
+    /// Sends a request and waits for its response, for as long as a request may take. Gives up when `cancel` is raised.
     pub(super) async fn ask<T, R>(&self, cancel: Option<&Cancellation>, mut request: R) -> Result<T, NoAnswer>
     where
         R: FnOnce(&mut State) -> T,
@@ -68,14 +68,14 @@ impl MemoryEngine {
             };
             tokio::select! {
                 biased;
-                // The server is held here, so the other end is there.
+                // This function holds the server, so the sender exists.
                 _ = opened.changed() => {}
                 () = &mut over => return Err(NoAnswer::NotSent),
             }
         }
     }
 
-    /// The same if it gets through at once.
+    /// Sends a request like [`ask`](Self::ask), but only if it gets through at once.
     fn ask_now<T>(&self, request: impl FnOnce(&mut State) -> T) -> Result<T, NoAnswer> {
         let server = self.server().ok_or(NoAnswer::Closed)?;
         match server.pass(self.link, request) {
@@ -90,7 +90,7 @@ impl MemoryEngine {
         Ok(granted.into_iter().next().expect("one was asked for"))
     }
 
-    /// Gets the locks of requests by one owner, at one instant. They have the same ttl, and are cancelled together.
+    /// Acquires the locks of requests by one owner, at one instant. They have the same TTL, and are cancelled together.
     pub(super) async fn get_all(
         self: &Arc<Self>,
         requests: &[AcquireRequest],
@@ -144,7 +144,8 @@ impl MemoryEngine {
         }
     }
 
-    /// Restores the old mode, and answers with the error; unless the new one stands after all, or what stands cannot be known.
+    /// Restores the old mode, and returns the error. Returns the grant if the new mode remains after all, and `Lost` if the mode cannot be
+    /// known.
     fn change_back(
         self: &Arc<Self>,
         conversion: &Conversion,
@@ -157,7 +158,7 @@ impl MemoryEngine {
             Ok(UndoOutcome::New(given)) => Ok(given.into()),
             Ok(UndoOutcome::Lost) => Err(lost(&conversion.grant).into()),
             Err(NoAnswer::Closed) => Err(EngineError::Closed.into()),
-            // Whichever of the two stands, it keeps out whatever the old one does.
+            // Either mode keeps out all that the old mode keeps out.
             Err(NoAnswer::NotSent | NoAnswer::Unanswered) if conversion.to.covers(from) => {
                 let engine = self.clone();
                 let undoing = async move {
@@ -167,7 +168,7 @@ impl MemoryEngine {
                 self.undoing.spawn_on(undoing, &self.context.runtime);
                 Err(error)
             }
-            // Others may be in already.
+            // Other requests may have been granted the lock already.
             Err(NoAnswer::NotSent | NoAnswer::Unanswered) => {
                 let name = conversion.grant.name.clone();
                 Err(Lost { name, reason: LostReason::Disconnected }.into())
@@ -176,11 +177,11 @@ impl MemoryEngine {
     }
 }
 
-/// Waits for the last answer; nothing, if the request is cancelled before.
+/// Waits for the final response. Returns `None` if the request is cancelled first.
 async fn settled(answer: oneshot::Receiver<Settled>, cancel: &Cancellation) -> Option<Settled> {
     tokio::select! {
         biased;
-        // What ends with its session is not answered.
+        // A request that ends with its session gets no response.
         settled = answer => Some(settled.unwrap_or(Err(Refusal::NoSession))),
         () = cancel.cancelled() => None,
     }

@@ -1,4 +1,4 @@
-//! What the table says, in the words of the library.
+//! Conversion of the table's views and refusals into the types of this crate.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use crate::engine::{AcquireRequest, Conversion};
 use crate::error::{AcquireError, ConvertError, CycleMember, EngineError, Lost, LostReason};
 use crate::info::{LockDelay, LockInfo, Member};
 
-/// By what a table's times are dates.
+/// Converts the table's times into dates.
 #[derive(Clone, Copy)]
 pub(super) struct Calendar {
     pub(super) now_ms: u64,
@@ -24,7 +24,7 @@ impl Calendar {
     }
 }
 
-/// A resource that the table knows, or does not know.
+/// Returns the state of a lock; without a view, the lock is free.
 pub(super) fn info(name: LockName, view: Option<ResourceView>, calendar: Calendar) -> LockInfo {
     let mut info = LockInfo::free(name);
     if let Some(view) = view {
@@ -68,7 +68,7 @@ fn cycle(members: &[TableMember]) -> Vec<CycleMember> {
     members.iter().map(one).collect()
 }
 
-/// Why a lock was not got.
+/// Returns the error for an acquire that the table refused.
 pub(super) fn not_acquired(request: &AcquireRequest, refusal: Refusal) -> AcquireError {
     let name = request.name.clone();
     match refusal {
@@ -82,7 +82,7 @@ pub(super) fn not_acquired(request: &AcquireRequest, refusal: Refusal) -> Acquir
     }
 }
 
-/// Why a mode was not changed.
+/// Returns the error for a conversion that the table refused.
 pub(super) fn not_converted(conversion: &Conversion, refusal: Refusal) -> ConvertError {
     let name = conversion.grant.name.clone();
     match refusal {
@@ -93,7 +93,7 @@ pub(super) fn not_converted(conversion: &Conversion, refusal: Refusal) -> Conver
     }
 }
 
-/// What the table refuses whoever asks: its limits, and ids that are in use.
+/// Returns the error for a refusal that does not depend on the caller: a limit, or an id that is in use.
 pub(super) fn refused(why: &dyn std::error::Error) -> EngineError {
     EngineError::Refused { engine: ENGINE, message: why.to_string(), cause: None }
 }

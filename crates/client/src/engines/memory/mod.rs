@@ -1,15 +1,15 @@
-//! `memory:`, locks within one process: for the tests of programs that use Tenure.
+//! `memory:`, locks within one process, for the tests of programs that use Tenure.
 //!
-//! The lock table of `crates/table` decides; around it stands what a test needs of a server: time that a test moves, ways to it that
-//! can be cut, answers that get lost, and a pause. What must hold:
+//! The lock table of `crates/table` decides. This module adds what a test needs of a server: a clock that the test moves, links that can be
+//! cut, lost responses, and a pause. What must hold:
 //!
-//! - **A grant that is renewed hangs on its client's session**, which one request keeps alive (`sessions`); another one has a lease of its own.
-//!   Either ends when the store's clock says that it is over, whether or not anybody has watched. In the lock table, each grant has a
-//!   session, whose id is the grant's.
-//! - **Clients and store have one clock**, and a lease is believed in from the instant on at which the store made it: also that of one who
-//!   waited, whose answer was held back. So belief ends before the store's own expiry, and never hangs on when the answer came.
-//! - **A request is done in one step or not at all.** One that does not get through is not sent, and waits at the door for as long as
-//!   a request may take. What was done and not answered is withdrawn, or resolved.
+//! - **A renewed grant depends on its client's session**, which one request keeps alive (`sessions`). A grant that is not renewed has a
+//!   lease to itself. Either ends when the store's clock reaches its end, whether or not anything observes it. In the lock table, each
+//!   grant has a session, whose id is the grant's.
+//! - **Clients and store have one clock**, and a lease counts from the instant at which the store made it. This also covers a waiter whose
+//!   response was held back. The client's deadline therefore precedes the store's expiry, and never depends on the arrival of the response.
+//! - **A request is done in one step or not at all.** A request that does not get through is not sent, and waits in the client for as long
+//!   as a request may take. A request that was done and not answered is withdrawn, or its outcome is resolved.
 
 mod acquire;
 mod look;
@@ -46,26 +46,26 @@ use crate::info::{LockInfo, Member};
 use crate::lease::Term;
 use crate::url::{EngineUrl, UrlError};
 
-/// What the engine is called.
+/// The name of the engine.
 const ENGINE: &str = "memory";
 
 /// One client's engine `memory:`.
 struct MemoryEngine {
-    /// Where its locks are; nothing once it is closed, so that a store goes with its last client.
+    /// The store. `None` once the engine is closed, so that a store is dropped with its last client.
     server: Mutex<Option<Arc<Server>>>,
-    /// By which link it is reached.
+    /// The link to the store.
     link: LinkId,
     place: String,
     capabilities: Capabilities,
     sessions: Sessions,
     context: EngineContext,
-    /// How many conversions were begun: each has a number, by which it is undone and no other.
+    /// The number of conversions so far. The number of a conversion identifies it when it is undone.
     conversions: AtomicU64,
     /// Conversions that are undone in the background.
     undoing: TaskTracker,
 }
 
-/// The engine that a URL names. If its store has a clock of its own, the client goes by that one.
+/// Opens the engine that a URL names. If its store has its own clock, the client uses that one.
 pub(crate) fn open_url(
     url: &EngineUrl<'_>,
     context: &mut EngineContext,
@@ -217,12 +217,12 @@ impl Engine for MemoryEngine {
 
     fn observe(self: Arc<Self>, name: LockName) -> BoxStream<'static, Result<LockInfo, InspectError>> {
         let changes = self.server().map(|server| server.work(|state| state.observe(&name)));
-        // With the store's own word for it: what it says is looked up on this client's link, which may be cut.
+        // The store only signals a change. The state is then requested on this client's link, which may be cut.
         Box::pin(stream::unfold(changes, move |mut changes| {
             let (engine, name) = (self.clone(), name.clone());
             async move {
                 if let Some(changes) = &mut changes {
-                    // The store is there for as long as this engine is.
+                    // An error is impossible: the store exists for as long as this engine.
                     let _ = changes.changed().await;
                 }
                 let info = engine.ask(None, |state| state.inspect(name)).await;
@@ -251,7 +251,7 @@ impl Engine for MemoryEngine {
     fn close(self: Arc<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.undoing.close();
-            // By the system's clock: one that stands still would never let go of a client that is cut off.
+            // By the system's clock: with a manual clock that is not advanced, a client that is cut off would never close.
             let clock = SystemClock::on(self.context.runtime.clone());
             tokio::select! {
                 () = self.undoing.wait() => {}

@@ -1,6 +1,6 @@
-//! Which store a URL means: the one thing here that the clients of a process share without having been told.
+//! The stores of this process by name: the only state here that clients share implicitly.
 //!
-//! A name stands for a store for as long as somebody has that store open, and for a new one after that. Links have names of their own.
+//! A name refers to a store for as long as that store is open somewhere, and to a new store after that. Links have separate names.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,11 +13,11 @@ use crate::url::{EngineUrl, UrlError};
 static NAMES: Mutex<BTreeMap<String, (Weak<Server>, LinkId)>> = Mutex::new(BTreeMap::new());
 
 fn names() -> MutexGuard<'static, BTreeMap<String, (Weak<Server>, LinkId)>> {
-    // A name is put in and taken out in one step, so nothing is half-done if somebody panicked.
+    // Each change of the map is one step, so a panic elsewhere leaves it consistent.
     NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The store that a URL means, and the link to it.
+/// Returns the store that a URL names, and the link to it.
 pub(super) fn find(url: &EngineUrl<'_>) -> Result<(Arc<Server>, LinkId), UrlError> {
     if let Some((option, _)) = url.options.first() {
         let option = option.clone();
@@ -43,21 +43,22 @@ pub(super) fn find(url: &EngineUrl<'_>) -> Result<(Arc<Server>, LinkId), UrlErro
     Ok((server, LinkId::DIRECT))
 }
 
-/// A store under a name that nobody else has.
+/// Creates a store under a unique name.
 pub(super) fn unnamed(time: Time) -> Arc<Server> {
     let server = Server::new(drawn(), time);
     names().insert(server.name().to_owned(), (Arc::downgrade(&server), LinkId::DIRECT));
     server
 }
 
-/// Gives another link to a store a name, by which it is found.
+/// Registers another link to a store under a new name, and returns the name.
 pub(super) fn name_link(server: &Arc<Server>, link: LinkId) -> String {
     let name = drawn();
     names().insert(name.clone(), (Arc::downgrade(server), link));
     name
 }
 
-/// Takes out the names of stores that are gone. A store is gone before this is called for it, and one that was since made under its name is not.
+/// Removes the names of dropped stores. A store is dropped before this is called for it, so a store that was since created under the same
+/// name is kept.
 pub(super) fn forget_the_gone() {
     names().retain(|_, (server, _)| server.strong_count() > 0);
 }

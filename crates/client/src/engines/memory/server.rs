@@ -1,7 +1,8 @@
-//! What stands for a server: the state of a store behind one door, and the time by which it goes.
+//! The server side of a store: its state behind one lock, and its clock.
 //!
-//! Every step is done under one short lock, at one instant: what is over by then is ended first. What others are to be told by it is sent when
-//! the lock is free again, since it may run code of theirs; but for those from whom a lock is taken, who hear of it before it is.
+//! Every step runs under one short lock, at one instant, and ends first what is over by then. Messages to other clients are sent after the
+//! lock is released, since they may run those clients' code. The exception is a lock that is broken by force: its holders are notified
+//! before it is taken from them.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
@@ -12,19 +13,19 @@ use super::registry;
 use super::state::State;
 use crate::clock::{self, BootTime, Clock, ManualClock};
 
-/// So long a request may take.
+/// The longest time that a request may take.
 pub(super) const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 
-/// A link to a store. It can be cut, and answers can get lost on it.
+/// A link to a store. It can be cut, and responses can get lost on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LinkId(pub(super) usize);
 
 impl LinkId {
-    /// The one that nothing happens to.
+    /// The link that never fails.
     pub(super) const DIRECT: Self = Self(0);
 }
 
-/// By what a store goes.
+/// The clock of a store.
 #[derive(Clone, Debug)]
 pub(super) enum Time {
     System,
@@ -53,16 +54,16 @@ pub(super) struct Server {
     name: String,
     time: Time,
     state: Mutex<State>,
-    /// Told when something may have begun to get through.
+    /// Notified when requests may have begun to get through.
     opened: watch::Sender<()>,
-    /// When a lease ends, for those who see to that. Only changed while the state is locked.
+    /// The next end of a lease, for the tasks that end leases. Only changed while the state is locked.
     alarm: watch::Sender<Option<BootTime>>,
 }
 
-/// A request that got through.
+/// The result of a request that got through.
 pub(super) enum Delivery<T> {
     Answered(T),
-    /// It was done, and its answer is lost.
+    /// The request was done, and its response is lost.
     Unanswered,
 }
 
@@ -85,7 +86,7 @@ impl Server {
         format!("memory:{}", self.name)
     }
 
-    /// The clock by which its clients go, if that is not the system's.
+    /// Returns the clock of the store's clients, if that is not the system's.
     pub(super) fn clock(&self) -> Option<Arc<dyn Clock>> {
         match &self.time {
             Time::System => None,
@@ -93,9 +94,9 @@ impl Server {
         }
     }
 
-    /// Does something at one instant, and tells whom it concerns.
+    /// Runs one step at one instant, and sends the messages that result from it.
     pub(super) fn work<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
-        // What panics in here is a log of the test's own, before the table was told anything; or the table, of which nothing better is to be had.
+        // A panic in here comes from the test's logger, before the table was changed, or from the table, for which no better state exists.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.begin_step();
         let result = work(&mut state);
@@ -115,7 +116,7 @@ impl Server {
         result
     }
 
-    /// Does what a request asks for, if it gets through; else it is given back.
+    /// Runs a request if it gets through; otherwise returns it.
     pub(super) fn pass<T, R>(&self, link: LinkId, request: R) -> Result<Delivery<T>, R>
     where
         R: FnOnce(&mut State) -> T,
@@ -129,22 +130,22 @@ impl Server {
         })
     }
 
-    /// Changes what gets through, and has those look who wait at the door.
+    /// Changes the links or the pause, and makes the clients try their unsent requests again.
     pub(super) fn change(&self, change: impl FnOnce(&mut State)) {
         self.work(change);
         self.opened.send_replace(());
     }
 
-    /// Told when something may have begun to get through, from now on.
+    /// Returns a receiver that is notified, from now on, when requests may have begun to get through.
     pub(super) fn opened(&self) -> watch::Receiver<()> {
         self.opened.subscribe()
     }
 
-    /// Ends what is over, and sets the alarm to what ends next.
+    /// Ends what is over, and sets the alarm to the next end.
     fn end_what_is_over(&self) {
         self.work(|state| {
             let next = state.next_end();
-            // Nobody need be woken: those who see to it look here before they sleep.
+            // No task need be woken: each one reads the alarm here before it sleeps.
             self.alarm.send_if_modified(|alarm| {
                 *alarm = next;
                 false
@@ -159,8 +160,8 @@ impl Drop for Server {
     }
 }
 
-/// Ends leases when they are over, for as long as the store is there. Each client has one such task: those who wait are served also when the
-/// others are gone. A client that asks for something needs none.
+/// Ends leases when they are over, for as long as the store exists. Each client has one such task, so that its waiters are granted locks
+/// after other clients are gone. Requests do not depend on this task.
 pub(super) async fn end_leases(server: Weak<Server>, clock: Arc<dyn Clock>) {
     let Some(mut alarm) = server.upgrade().map(|server| server.alarm.subscribe()) else { return };
     loop {

@@ -1,4 +1,4 @@
-//! The sessions of a client: one for each ttl, which keeps alive all of its grants that are to be renewed.
+//! The sessions of a client: one for each TTL, which keeps alive all of the client's renewed grants.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,18 +22,18 @@ const LONGEST_RETRY: Duration = Duration::from_secs(1);
 pub(super) struct Session {
     id: u128,
     ttl: Ttl,
-    /// Whether it was named to the store, which opens it then. Once it has ended, it is not opened again.
+    /// Whether a request has named the session to the store, which opens it then. Once it has ended, it is not opened again.
     is_open: AtomicBool,
     lease: SessionLease,
 }
 
 impl Session {
-    /// It, as it is named to the store: in the step that uses it.
+    /// Returns the reference by which a request names the session, and records it as named.
     pub(super) fn name(&self) -> SessionRef {
         SessionRef { id: self.id, ttl: self.ttl.get(), may_open: !self.is_open.swap(true, Ordering::AcqRel) }
     }
 
-    /// What was granted in it.
+    /// Returns a grant with the session's lease as its term, if it was granted in the session.
     pub(super) fn granted(&self, given: Given) -> Granted {
         let in_session = given.in_session;
         let granted = Granted::from(given);
@@ -62,14 +62,14 @@ impl Sessions {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The store has ended it: the next grant opens another one.
+    /// Removes a session that the store has ended: the next grant opens another one.
     pub(super) fn forget(&self, session: &Session) {
         self.present().retain(|_, present| present.id != session.id);
     }
 }
 
 impl MemoryEngine {
-    /// The session of this ttl, which is kept alive from now on.
+    /// Returns the session of this TTL, and starts to keep it alive if it is new.
     pub(super) fn session(self: &Arc<Self>, ttl: Ttl) -> Arc<Session> {
         let mut present = self.sessions.present();
         let new = || {
@@ -95,7 +95,7 @@ async fn keep_alive(engine: Weak<MemoryEngine>, session: Arc<Session>, mut next:
         clock.sleep_until(next).await;
         let Some(engine) = engine.upgrade() else { return };
         let sent_at = clock.now();
-        // A renewal that is not answered is not waited for: to renew twice does no harm.
+        // The task does not wait long for a lost response: renewing twice does no harm.
         let answer = tokio::select! {
             biased;
             answer = engine.ask(None, |state| state.keep_session(session.id)) => answer,
@@ -106,7 +106,7 @@ async fn keep_alive(engine: Weak<MemoryEngine>, session: Arc<Session>, mut next:
                 session.confirm(&term);
                 sent_at + random::slightly_below(interval)
             }
-            // It has no grant yet.
+            // The session has no grant yet.
             Ok(None) if !session.is_open.load(Ordering::Acquire) => {
                 clock.now() + random::slightly_below(interval)
             }

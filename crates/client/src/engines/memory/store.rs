@@ -1,4 +1,4 @@
-//! What a test has in its hands: the store, and links to it.
+//! The store and its links, as tests control them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::clock::ManualClock;
 use crate::engine::Break;
 use crate::error::ConnectError;
 
-/// A store of locks in this process, for tests: what `memory:` connects to, with the means to make it fail.
+/// A store of locks in this process, for tests: the server behind `memory:`, with the means to make it fail.
 ///
-/// Hand its [`url`](Self::url) to the program that is to be tested, or [connect](Self::connect) to it. It is there for as long as this, a
-/// clone of it, a [`Link`] or a client of it is.
+/// Pass its [`url`](Self::url) to the program under test, or [connect](Self::connect) to it. The store exists for as long as this value, a
+/// clone of it, a [`Link`] or a client of it.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new()?.block_on(async {
@@ -39,26 +39,25 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// How long a request may take before its caller is told that the store cannot be reached: five seconds, by the store's clock.
+    /// The time limit of a request, by the store's clock: five seconds. After it, the store is reported as unreachable.
     pub const REQUEST_LIMIT: Duration = REQUEST_LIMIT;
 
-    /// A store of its own, that goes by the system's clock.
+    /// Creates a separate store that uses the system's clock.
     pub fn new() -> Self {
         Self { server: registry::unnamed(Time::System) }
     }
 
-    /// A store of its own, whose time is the test's to move. All its clients go by the same clock, however they connect.
+    /// Creates a separate store that uses a clock of the test. All its clients use the same clock, however they connect.
     ///
-    /// When [`advance`](ManualClock::advance) returns, it is that late for everybody: [`check`](crate::Guard::check) fails from the deadline
-    /// on, and whoever asks the store finds that leases which are over have ended, and that those who waited are served. What
-    /// clients do by themselves follows on their own threads: wait for it, with [`lost`](crate::Guard::lost), with
+    /// When [`advance`](ManualClock::advance) returns, the new time applies everywhere. [`check`](crate::Guard::check) fails from the
+    /// deadline on. Any request to the store finds that leases past their end have expired, and that waiters hold the locks they waited
+    /// for. The clients' background work follows on their own threads: wait for it, with [`lost`](crate::Guard::lost), with
     /// [`moved`](crate::GuardWatch::moved) for a renewal, or on a condition.
     ///
-    /// A step that is longer than a lease is like a computer that was suspended: nobody could renew meanwhile, and the lock is
-    /// lost. To see a lock renewed, advance by a third of its ttl, and wait until its deadline has moved.
+    /// A step that is longer than a lease is like a suspended computer: no renewal happens during the step, and the lock is lost. To see a
+    /// lock renewed, advance by a third of its TTL, and wait until its deadline has moved.
     ///
-    /// Nothing is over before the clock says so: neither a wait for a lock, nor the time for which a
-    /// request [may take](Self::REQUEST_LIMIT).
+    /// Nothing ends before the clock says so: neither a wait for a lock, nor the [time limit](Self::REQUEST_LIMIT) of a request.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new()?.block_on(async {
@@ -90,7 +89,7 @@ impl MemoryStore {
         Self { server: registry::unnamed(Time::Moved(clock)) }
     }
 
-    /// The URL by which a program of this process reaches it, such as `memory:1f0c…`.
+    /// Returns the URL by which a program in this process reaches the store, such as `memory:1f0c…`.
     ///
     /// ```
     /// use tenure::blocking::Client;
@@ -106,7 +105,7 @@ impl MemoryStore {
         self.server.url()
     }
 
-    /// A new client. Short for [`Client::connect`] with its [`url`](Self::url).
+    /// Connects a new client. Short for [`Client::connect`] with the store's [`url`](Self::url).
     ///
     /// ```
     /// # tokio::runtime::Runtime::new()?.block_on(async {
@@ -125,7 +124,7 @@ impl MemoryStore {
         Client::connect(&self.url()).await
     }
 
-    /// A link to the store that can be made to fail, for the clients that connect by it.
+    /// Creates a link to the store that can be made to fail, for the clients that connect through it.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new()?.block_on(async {
@@ -145,10 +144,10 @@ impl MemoryStore {
         Link { server: self.server.clone(), id, name: registry::name_link(&self.server, id) }
     }
 
-    /// Takes a lock from all who hold it, at once, and gives it to whoever is next. They are told `Lost(Broken)` before that; one whose link is cut
-    /// is told when it is healed. Answers with how many held it.
+    /// Takes a lock from all its holders at once, and grants it to the next waiter. Returns the number of holders.
     ///
-    /// A value that one of them could have been about to write is in doubt, as if they had died.
+    /// The holders are notified of `Lost(Broken)` first; a holder whose link is cut is notified when it is healed. A value that a holder
+    /// could have been about to write is in doubt, as after the death of that holder.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new()?.block_on(async {
@@ -168,14 +167,14 @@ impl MemoryStore {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn lose_now(&self, name: impl AsRef<str>) -> usize {
-        // What is not a name is held by nobody.
+        // A text that is not a name has no holders.
         LockName::parse(name).map_or(0, |name| {
             self.server.work(|state| state.break_lock(&name, Break::Force).map_or(0, |broken| broken.len()))
         })
     }
 
-    /// The store stands still, like a server that is stopped: no request gets through and nobody is told anything, while time goes on. A request
-    /// that waits for longer than it [may take](Self::REQUEST_LIMIT) is `Unreachable`, and was not done.
+    /// Pauses the store, like a server that is stopped: no request gets through and no client is notified, while time goes on. A request
+    /// that waits longer than its [time limit](Self::REQUEST_LIMIT) fails with `Unreachable`, and was not done.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new()?.block_on(async {
@@ -201,7 +200,7 @@ impl MemoryStore {
         self.server.change(|state| state.set_paused(true));
     }
 
-    /// The store goes on: leases that are over end first, and then what waited gets through.
+    /// Resumes the store: leases that are over end first, and then waiting requests get through.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new()?.block_on(async {
@@ -234,7 +233,7 @@ impl fmt::Debug for MemoryStore {
     }
 }
 
-/// A link to a [`MemoryStore`] that can be made to fail: the network of those who connect by it, and of nobody else. From
+/// A link to a [`MemoryStore`] that can be made to fail: the network of the clients that connect through it, and of no others. Created by
 /// [`MemoryStore::link`].
 ///
 /// ```
@@ -269,7 +268,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// The URL by which a program of this process reaches the store through it. What is locked there is the same as by the store's own.
+    /// Returns the URL by which a program in this process reaches the store through the link. The locks are the same as by the store's URL.
     ///
     /// ```
     /// use tenure::blocking::Client;
@@ -286,7 +285,7 @@ impl Link {
         format!("memory:{}", self.name)
     }
 
-    /// A new client by this link. Short for [`Client::connect`] with its [`url`](Self::url).
+    /// Connects a new client through this link. Short for [`Client::connect`] with the link's [`url`](Self::url).
     ///
     /// ```
     /// # tokio::runtime::Runtime::new()?.block_on(async {
@@ -307,9 +306,10 @@ impl Link {
         Client::connect(&self.url()).await
     }
 
-    /// Nothing gets through any more, in either direction, and nobody is told. A request is `Unreachable` after
-    /// [as long as it may take](MemoryStore::REQUEST_LIMIT), and was not done. One who waits in a queue keeps its place there; if its turn comes, it holds
-    /// the lock without knowing it, until the lease ends.
+    /// Cuts the link: nothing gets through in either direction, and no client is notified.
+    ///
+    /// A request fails with `Unreachable` after its [time limit](MemoryStore::REQUEST_LIMIT), and was not done. A waiter keeps its place in
+    /// the queue. If its turn comes, it holds the lock without being notified, until the lease ends.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new()?.block_on(async {
@@ -334,7 +334,7 @@ impl Link {
         self.server.change(|state| state.set_cut(self.id, true));
     }
 
-    /// Everything gets through again, and what was held back arrives.
+    /// Restores the link: everything gets through again, and messages that were held back arrive.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new()?.block_on(async {
@@ -354,10 +354,10 @@ impl Link {
         self.server.change(|state| state.set_cut(self.id, false));
     }
 
-    /// The next so many requests are done, and their answers vanish: the callers are told `Unreachable` after
-    /// [as long as a request may take](MemoryStore::REQUEST_LIMIT). It replaces what was said before; with zero, no more answers are lost.
+    /// Does the next `requests` requests but drops their responses: the callers get `Unreachable` after the [time
+    /// limit](MemoryStore::REQUEST_LIMIT). A new number replaces the previous one; with zero, no more responses are lost.
     ///
-    /// Everything is a request that a client asks of its store: renewals too, and what it sends to undo what was not answered.
+    /// All that a client asks of its store counts as a request, including renewals and the requests that undo an unanswered one.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new()?.block_on(async {

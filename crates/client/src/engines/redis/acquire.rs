@@ -1,4 +1,4 @@
-//! How a lock is got, and waited for.
+//! Acquiring a lock, and waiting for it.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -25,46 +25,48 @@ use crate::engines::notifications::Waiter;
 use crate::error::AcquireError;
 use crate::random;
 
-/// How often who waits looks by itself: the first in the queue, and all others, who must not lose their places (see `queue.lua`).
+/// The intervals at which a waiter asks again without a message: the first in the queue, and all others, which must keep their places (see
+/// `queue.lua`).
 const FIRST_LOOKS: Duration = Duration::from_secs(1);
 const OTHERS_LOOK: Duration = Duration::from_secs(3);
 
-/// How often the first looks if the lock is another program's, which does not wake us when it lets go: ever more rarely.
+/// The first and the longest interval at which the first waiter asks if another program holds the lock: such a holder sends no message at
+/// its release.
 const SHORTEST_POLL: Duration = Duration::from_millis(5);
 const LONGEST_POLL: Duration = Duration::from_millis(100);
 
-/// What Redis says to one who asks for a lock.
+/// The answer of Redis to a request for a lock.
 pub(super) enum AcquireReply {
     Granted(FencingToken, Value),
     Busy(Busy),
-    /// The owner holds it in a mode that does not cover this one.
+    /// The owner holds the lock in a mode that does not cover the requested mode.
     Held(Mode),
 }
 
 /// A request's place in the queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// It has none.
+    /// The request has no place.
     None,
-    /// It is to have one, or to keep it.
+    /// The request is to get a place, or to keep it.
     Kept,
-    /// It keeps the one that it may have, and does not ask for one: it would not hear whose turn it is.
+    /// The request keeps the place that it may have, and asks for none: no message would reach it.
     Deaf,
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct Busy {
-    /// When the lock expires if nothing is heard of its holder.
+    /// The time until the lock expires, unless its holder renews it.
     expires_in: Option<Duration>,
-    /// Whether nobody stands before this one in the queue.
+    /// Whether this request is the first in the queue.
     is_first: bool,
-    /// Whether its holder wakes the first in the queue.
+    /// Whether a release by the holder wakes the first in the queue.
     wakes: bool,
 }
 
 impl RedisEngine {
-    /// An `async` block and no `async fn`, which would keep the request twice: it is allocated for every lock, and what is small is
-    /// quickly allocated.
+    /// Waits for the lock. An `async` block instead of an `async fn`, which would store the request twice: the future is allocated for
+    /// every lock, and a small allocation is faster.
     pub(super) fn wait_for(
         self: Arc<Self>,
         request: AcquireRequest,
@@ -82,7 +84,7 @@ impl RedisEngine {
             } else {
                 Place::None
             };
-            // All else is rarer, and in a box of its own.
+            // All other cases are rarer, and in a separate box.
             let details = self.process.details(&request, self.context.clock.wall(), None).to_string();
             Box::pin(self.wait_from(place, request, key, details)).await
         })
@@ -121,7 +123,7 @@ impl RedisEngine {
             };
             poll = (poll * 2).min(LONGEST_POLL);
             let mut look_again = self.now() + busy.pause(place, poll);
-            // One that has no place yet asks for one at once.
+            // A request without a place has no waiter yet, and asks for a place at once.
             while let Some(waiter) = &waiter {
                 let message = request.woken_before(&*self.context.clock, look_again, waiter.woken()).await?;
                 match message {
@@ -147,8 +149,8 @@ impl RedisEngine {
         Ok(AcquireReply::read(&answer).ok_or_else(|| self.link.is_confused(&answer))?)
     }
 
-    /// The answer, until nobody waits for it any more: what is under way may hang on a runtime that does nothing any more. A request that is
-    /// cancelled when its caller goes away is polled again by the client's thread.
+    /// Waits for the answer, or until the request is cancelled: the operation may depend on a runtime that no longer makes progress. The
+    /// client's thread polls a request again whose caller dropped it.
     pub(super) async fn until_cancelled<T>(
         &self,
         request: &AcquireRequest,
@@ -162,7 +164,7 @@ impl RedisEngine {
         .await
     }
 
-    /// Notes whether a request was answered: nothing was heard, if it was cancelled before.
+    /// Records whether a request was answered. `None` means that it was cancelled before an answer arrived.
     pub(super) fn heard<T>(
         &self,
         request: &AcquireRequest,
@@ -205,7 +207,8 @@ impl RedisEngine {
         script
     }
 
-    /// Releases what a grant holds, and takes it out of the queue; whether it held. A waiter of this client that gets the lock is told at once.
+    /// Releases what a grant holds, and removes it from the queue. Returns whether it held the lock. A waiter of this client that gets the
+    /// lock is notified at once.
     pub(super) async fn let_go(&self, key: &str, grant: &Grant) -> Result<bool, Fault> {
         let connection = self.link.current_connection();
         let mut script = scripts::release(key, grant.id);
@@ -219,9 +222,9 @@ impl RedisEngine {
                 self.listener.wake_by(&message);
                 Ok(true)
             }
-            // One that was sent a second time and finds nothing has done it the first time.
+            // A repeated request that finds nothing was carried out the first time.
             Ok(Answered { answer, repeated }) => Ok(repeated || answer == Answer::Int(1)),
-            // What stands there now is no lock, so this grant does not hold.
+            // The key now has another type, so this grant does not hold the lock.
             Err(fault) if fault.what == What::WrongType => Ok(false),
             Err(fault) => Err(fault),
         }
@@ -260,7 +263,7 @@ impl AcquireReply {
 }
 
 impl Busy {
-    /// `busy WAKES`; and if it is first, also the milliseconds until the lock expires, which are -1 for one that never does.
+    /// Parses `busy WAKES`. For the first in the queue, the milliseconds until the lock expires follow, or -1 if it never expires.
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.strip_prefix("busy ")?.split(' ');
         let wakes = words.next()? == "1";
@@ -269,13 +272,13 @@ impl Busy {
         Some(Self { expires_in, is_first: left_ms.is_some(), wakes })
     }
 
-    /// How long to wait for a message before looking again.
+    /// Returns how long to wait for a message before asking again.
     fn pause(self, place: Place, poll: Duration) -> Duration {
         if !self.is_first {
             return random::jittered(OTHERS_LOOK);
         }
         let look = random::jittered(if self.wakes && place == Place::Kept { FIRST_LOOKS } else { poll });
-        // Nobody says that a lease has run out.
+        // No message announces the expiry of a lease.
         self.expires_in.map_or(look, |left| look.min(left + super::MARGIN))
     }
 }

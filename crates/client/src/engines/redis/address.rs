@@ -1,4 +1,4 @@
-//! Where a Redis is, how to log in, and what else a URL says: `redis://user:password@host:port/db?option=value`.
+//! The URL of a Redis: `redis://user:password@host:port/db?option=value`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,28 +13,28 @@ use crate::engines::authority::{Authority, ENCODE, shown, timeout_ms};
 use crate::error::{ConnectError, EngineError};
 use crate::url::{EngineUrl, UrlError};
 
-/// How long a request may take, if the URL does not say.
+/// The default time limit of a request.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(5);
 const DEFAULT_PORT: u16 = 6379;
 
-/// What a URL says, for one server or several.
+/// The contents of a URL, for one server or several.
 #[derive(Clone)]
 pub(in crate::engines) struct Address {
     pub(in crate::engines) engine: &'static str,
     authority: Authority,
     pub(in crate::engines) db: i64,
     tls: Option<Tls>,
-    /// What stands before each lock's name in its key.
+    /// The prefix of the key before each lock's name.
     pub(in crate::engines) prefix: String,
-    /// How long one request may take, if the URL says so.
+    /// The time limit of one request, if the URL sets it.
     limit: Option<Duration>,
-    /// `?fair=true`, where the engine has that.
+    /// `?fair=true`, if the engine has this option.
     pub(in crate::engines) fair: bool,
-    /// `?fencing=true`, where the engine has that.
+    /// `?fencing=true`, if the engine has this option.
     pub(in crate::engines) fencing: bool,
 }
 
-/// Files for a connection by TLS.
+/// The files for a TLS connection.
 #[derive(Clone, Debug, Default)]
 struct Tls {
     ca: Option<PathBuf>,
@@ -42,10 +42,10 @@ struct Tls {
     key: Option<PathBuf>,
 }
 
-/// What an engine on Redis can be told in its URL, beside where it is.
+/// The options that the URL of an engine on Redis may have.
 pub(in crate::engines) struct Form {
     pub(in crate::engines) engine: &'static str,
-    /// How a URL looks, for errors.
+    /// An example of a URL, for errors.
     pub(in crate::engines) example: &'static str,
     pub(in crate::engines) options: &'static [&'static str],
     /// The options as a sentence.
@@ -54,7 +54,7 @@ pub(in crate::engines) struct Form {
 
 impl Address {
     pub(in crate::engines) fn parse(url: &EngineUrl<'_>, form: &Form) -> Result<Self, UrlError> {
-        // A URL with a password in it is not repeated in an error.
+        // An error does not repeat a URL that contains a password.
         let wrong = |message: String| UrlError::Location {
             url: format!("{}://…", url.scheme),
             message: format!("{message}: it looks like `{}`", form.example),
@@ -78,7 +78,7 @@ impl Address {
         };
         for (option, value) in &url.options {
             if !form.options.contains(&option.as_str()) {
-                // It may be the end of a password with a `?` in it.
+                // The option may be the end of a password that contains a `?`.
                 let option = if option.contains('@') { "…" } else { option };
                 return Err(UrlError::UnknownOption {
                     engine: form.engine,
@@ -123,7 +123,7 @@ impl Address {
         Ok(())
     }
 
-    /// Host and port of each server.
+    /// Returns the host and port of each server.
     pub(in crate::engines) fn hosts(&self) -> &[(String, u16)] {
         &self.authority.hosts
     }
@@ -136,7 +136,7 @@ impl Address {
         self.limit.unwrap_or(DEFAULT_LIMIT)
     }
 
-    /// The same text for the same locks: of the servers in any order, and without the login.
+    /// Returns the same text for the same locks: with the servers in a fixed order, and without the login.
     pub(in crate::engines) fn place(&self) -> String {
         let scheme = if self.tls.is_some() { format!("{}s", self.engine) } else { self.engine.to_owned() };
         let prefix = percent_encoding::utf8_percent_encode(&self.prefix, percent_encoding::NON_ALPHANUMERIC);
@@ -144,7 +144,7 @@ impl Address {
         format!("{scheme}://{}/{}{prefix}", self.authority.place(), self.db)
     }
 
-    /// A client of each server, which does not connect yet.
+    /// Returns a client for each server, which does not connect yet.
     pub(in crate::engines) fn clients(&self) -> Result<Vec<(Client, String)>, ConnectError> {
         let certificates = self.tls.as_ref().map(|tls| tls.certificates(self.engine)).transpose()?;
         self.hosts()
@@ -172,7 +172,7 @@ impl Address {
         if let Some(password) = &self.authority.password {
             login = login.set_password(password);
         }
-        // A peer that is gone without a word is noticed well within the default ttl.
+        // A peer that vanished is noticed well within the default TTL.
         let keepalive = socket2::TcpKeepalive::new()
             .with_time(Duration::from_secs(5))
             .with_interval(Duration::from_secs(2))
@@ -187,7 +187,7 @@ impl Address {
             None => Client::open(info),
             Some(certificates) => {
                 if rustls::crypto::CryptoProvider::get_default().is_none() {
-                    // Somebody else may have been faster, which is as good.
+                    // Another thread may have installed a provider first, which serves as well.
                     let _ = rustls::crypto::ring::default_provider().install_default();
                 }
                 Client::build_with_tls(info, certificates.clone())
@@ -227,7 +227,7 @@ impl Tls {
     }
 }
 
-/// Keys that start so are not locks.
+/// The prefix of keys that are not locks.
 pub(in crate::engines) const OWN_KEYS: &str = "tenure:";
 
 impl fmt::Debug for Address {

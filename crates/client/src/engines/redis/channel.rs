@@ -1,4 +1,4 @@
-//! The channel on which Redis publishes to this client whose turn it is.
+//! The channel on which Redis notifies this client's waiters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl Source for Channel {
 }
 
 impl NotificationListener<Channel> {
-    /// Wakes the waiter that a message is for. One that does not wait any more is withdrawn, with what it was given.
+    /// Wakes the waiter that a message is for. A waiter that no longer waits is withdrawn, together with what the message grants.
     pub(super) fn wake_by(&self, payload: &[u8]) {
         let Ok(text) = str::from_utf8(payload) else { return };
         let (grant, message) = text.split_once(' ').unwrap_or((text, ""));

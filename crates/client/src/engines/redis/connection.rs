@@ -1,7 +1,7 @@
 //! One connection to a Redis.
 //!
-//! **It is used until it breaks**, also if it was silent for long: so what undoes a request can follow it on the same connection, and
-//! does not overtake it.
+//! **A connection is used until it breaks**, even after a long silence. So the release that undoes a request can follow it on the same
+//! connection, and does not overtake it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use super::fault::Fault;
 /// One connection, which may not be open yet.
 pub(in crate::engines) type Connection = Arc<ConnectionCell>;
 
-/// A connection, once there is one.
+/// A connection that is being opened, is open, or could not be opened.
 pub(in crate::engines) struct ConnectionCell(watch::Receiver<State>);
 
-/// What has become of a connection.
+/// The state of a connection.
 pub(super) enum State {
     Opening,
     Open(MultiplexedConnection),
-    /// It could not be opened.
+    /// The connection could not be opened.
     Failed(Fault),
 }
 
@@ -30,12 +30,12 @@ impl ConnectionCell {
         Arc::new(Self(state))
     }
 
-    /// Whether there is a connection: it may have broken.
+    /// Returns whether the connection was opened. It may have broken since.
     pub(in crate::engines) fn is_open(&self) -> bool {
         matches!(*self.0.borrow(), State::Open(_))
     }
 
-    /// The connection, if it is open.
+    /// Returns the connection, if it was opened.
     pub(super) fn open(&self) -> Option<MultiplexedConnection> {
         match &*self.0.borrow() {
             State::Open(connection) => Some(connection.clone()),
@@ -43,7 +43,7 @@ impl ConnectionCell {
         }
     }
 
-    /// The connection, or why there is none; nothing, if nobody is opening it any more.
+    /// Waits for the connection, or for the error. Returns `None` if its task ended before.
     pub(super) async fn opened(&self) -> Option<Result<MultiplexedConnection, Fault>> {
         let mut state = self.0.clone();
         let state = state.wait_for(|state| !matches!(state, State::Opening)).await.ok()?;

@@ -1,4 +1,4 @@
-//! Who holds and who waits, as text: what the scripts write into keys, hashes and queues.
+//! Holders and waiters as text: the contents that the scripts write into keys, hashes and queues.
 
 use std::fmt::{self, Display};
 
@@ -13,20 +13,20 @@ use crate::info::Member;
 /// The text in a lock's key.
 #[derive(Debug)]
 pub(in crate::engines) enum Held {
-    /// One holds it.
+    /// One grant holds the lock.
     One(Member),
-    /// The same, and its token is not yet written down.
+    /// One grant holds the lock, and its token is not yet recorded.
     Young(Member),
-    /// Several do: they are listed elsewhere.
+    /// Several grants hold the lock: they are listed in another key.
     Many {
-        /// In which mode.
+        /// The mode of the lock.
         mode: Mode,
     },
-    /// One that is not ours.
+    /// Another program holds the lock.
     Another(Member),
 }
 
-/// What the text of a lock begins with, before the id of its grant.
+/// The beginning of a lock's text, before the id of its grant.
 const OURS: &str = "tenure1 ";
 
 impl Held {
@@ -45,17 +45,17 @@ impl Held {
         Some(if is_young { Self::Young(member) } else { Self::One(member) })
     }
 
-    /// Whether a text is that of a lock of ours, by its beginning.
+    /// Returns whether a text begins like that of a lock of this engine.
     pub(in crate::engines) fn is_ours(text: &[u8]) -> bool {
         text.starts_with(OURS.as_bytes())
     }
 }
 
-/// What stands for a token where there is none; and where it is not yet written down.
+/// The placeholders for a token: of a lock without one, and of a lock whose token is not yet recorded.
 pub(in crate::engines) const NONE: &str = "-";
 pub(super) const NOT_YET: &str = "?";
 
-/// The text of a lock that one holds.
+/// Returns the text of a lock with one holder.
 pub(in crate::engines) fn text_of(
     request: &AcquireRequest,
     value: GrantId,
@@ -65,7 +65,7 @@ pub(in crate::engines) fn text_of(
     fmt::from_fn(move |f| write!(f, "{OURS}{value} {} {token} {} {details}", request.owner, request.mode))
 }
 
-/// A holder from `OWNER TOKEN MODE DETAILS`.
+/// Parses a holder from `OWNER TOKEN MODE DETAILS`.
 pub(super) fn holder(grant: GrantId, entry: &str) -> Option<Member> {
     let (owner, rest) = entry.split_once(' ')?;
     let (token, rest) = rest.split_once(' ')?;
@@ -75,14 +75,14 @@ pub(super) fn holder(grant: GrantId, entry: &str) -> Option<Member> {
     Some(member)
 }
 
-/// A waiter from `MODE OWNER DETAILS`.
+/// Parses a waiter from `MODE OWNER DETAILS`.
 pub(super) fn waiter(grant: GrantId, entry: &str) -> Option<Member> {
     let (mode, rest) = entry.split_once(' ')?;
     let (owner, details) = rest.split_once(' ')?;
     Some(details::member(grant, owner.parse::<OwnerId>().ok()?, mode.parse().ok()?, details))
 }
 
-/// Pairs of a grant and what is read of it.
+/// Parses pairs of a grant and its entry.
 pub(super) fn all(pairs: &[Answer], read: impl Fn(GrantId, &str) -> Option<Member>) -> Vec<Member> {
     let (pairs, _) = pairs.as_chunks::<2>();
     let one = |[grant, entry]: &[Answer; 2]| {

@@ -1,11 +1,11 @@
-//! Errors of Redis and of the connection to it: what they mean for a request, and what to do about them.
+//! Errors of Redis and of the connection to it: their meaning for a request, and the advice to the user.
 
 use redis::RedisError;
 
 use crate::engines::authority::is_unknown_host;
 use crate::error::{AcquireError, BreakError, Cause, EngineError, InspectError, ReleaseError};
 
-/// Why a request has no answer, or not the one that it asked for.
+/// The reason why a request has no answer, or not the requested one.
 #[derive(Debug)]
 pub(in crate::engines) struct Fault {
     pub(in crate::engines) what: What,
@@ -14,25 +14,25 @@ pub(in crate::engines) struct Fault {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engines) enum What {
-    /// There was no connection, so nothing was asked.
+    /// There was no connection, so the request was not sent.
     NotSent,
-    /// No answer came: whether the request was done is not known.
+    /// No answer arrived. It is not known whether the request was carried out.
     NoAnswer,
     /// Redis refused, and did nothing.
     Refused,
-    /// The key of the lock is no lock.
+    /// The key of the lock has another type.
     WrongType,
 }
 
 impl What {
-    /// Whether the same request may succeed later.
+    /// Returns whether the same request may succeed later.
     pub(in crate::engines) const fn is_silence(self) -> bool {
         matches!(self, Self::NotSent | Self::NoAnswer)
     }
 }
 
 impl Fault {
-    /// The same fault once more: all requests that wait for a connection are told why there is none.
+    /// Returns a copy of the fault: all requests that wait for a connection get the same error.
     pub(super) fn again(&self) -> Self {
         let cause = |cause: &Option<Cause>| -> Option<Cause> {
             let error = cause.as_ref()?.downcast_ref::<RedisError>()?.clone();
@@ -58,12 +58,12 @@ impl Fault {
         Self { what: self.what, error }
     }
 
-    /// There is no connection, for this reason: nothing was asked.
+    /// Marks the fault as one of a connection attempt: the request was not sent.
     pub(super) fn not_sent(self) -> Self {
         Self { what: if self.what.is_silence() { What::NotSent } else { self.what }, ..self }
     }
 
-    /// The same of a request that was sent before and not answered, if it was.
+    /// Marks the fault as unanswered if the request was sent before without an answer.
     pub(super) fn after(self, sent_before: bool) -> Self {
         let what = if sent_before && self.what != What::WrongType { What::NoAnswer } else { self.what };
         Self { what, ..self }
@@ -97,7 +97,7 @@ impl Fault {
         Self { what: What::Refused, error: EngineError::NotFound { engine, message, cause } }
     }
 
-    /// What an error of the client crate means.
+    /// Returns the meaning of an error of the client crate.
     pub(in crate::engines) fn of(engine: &'static str, at: &str, error: RedisError) -> Self {
         let said = words(&error);
         let Some(code) = code(&error) else {
@@ -126,7 +126,7 @@ impl Fault {
                     error: EngineError::Refused { engine, message, cause },
                 };
             }
-            // It will answer later.
+            // The server is expected to answer later.
             _ => {
                 let message = format!("{at} is busy ({said}): try again");
                 return Self::no_answer(engine, message, Some(error));
@@ -139,7 +139,7 @@ impl Fault {
         }
     }
 
-    /// The same of an error without one of the [codes](CODES).
+    /// Returns the meaning of an error without one of the [codes](CODES).
     fn without_code(engine: &'static str, at: &str, said: &str, error: RedisError) -> Self {
         let is_io = error.is_io_error() || error.is_connection_dropped() || error.is_timeout();
         if is_io && said.contains("certificate") {
@@ -150,7 +150,7 @@ impl Fault {
         }
         if is_io && is_unknown_host(said) {
             let message = format!("{at} ({said}): check the host in the URL");
-            // A client that was connected before keeps its place in a queue while the name is not found.
+            // A client that was connected before keeps its place in a queue while the name does not resolve.
             return Self { what: What::NotSent, ..Self::not_found(engine, message, error) };
         }
         if is_io {
@@ -172,7 +172,7 @@ impl Fault {
     }
 }
 
-/// What the server or the system said.
+/// Returns the words of the server or of the system.
 fn words(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
@@ -203,7 +203,7 @@ const CODES: [&str; 16] = [
     "TRYAGAIN",
 ];
 
-/// The code of an error, which older servers hide in the text if it comes out of a script.
+/// Returns the code of an error. Older servers put the code of an error in a script into the text.
 fn code(error: &RedisError) -> Option<&'static str> {
     let text = error.to_string();
     CODES.into_iter().find(|code| {

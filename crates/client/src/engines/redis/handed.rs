@@ -1,11 +1,11 @@
-//! A lock that was handed over: given to the first who waits, in the script that frees it, and announced by a message.
+//! A lock that was handed over: granted to the first waiter, by the script that frees the lock, and announced by a message.
 //!
-//! **Belief counts from before the last request of the one who got it.** That request is what put it where the script found it, and said
-//! how long a lease it is to have, so the lease began after it. The message repeats its instant, and one that repeats another is no
-//! more than a reason to ask: it may be that of a lease that has come and gone.
+//! **The lease counts from before the waiter's last request.** That request put the waiter where the script found it, and set the length of
+//! the lease, so the lease began after it. The message repeats the instant of that request. A message with another instant is only a reason
+//! to ask again: its lease may be over already.
 //!
-//! **The lease is short**, whatever ttl was asked for, and renewed at once: so who has just vanished, without anybody knowing, holds up the
-//! others for that long and no longer.
+//! **The lease is short**, whatever TTL was asked for, and is renewed at once. So a waiter that has just vanished without notice delays the
+//! others for no longer than this lease.
 
 use std::time::Duration;
 
@@ -16,36 +16,36 @@ use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Granted};
 use crate::lease::Term;
 
-/// The longest lease that is handed over.
+/// The longest lease of a lock that is handed over.
 const LONGEST_MS: u64 = 5_000;
 
-/// What a request leaves in the queue for the case that its turn comes: `LEASE STAMP`.
+/// Returns the terms that a request leaves in the queue for a later grant: `LEASE STAMP`.
 pub(super) fn offer(request: &AcquireRequest, sent_at: BootTime) -> String {
-    // With none, it is woken and asks.
+    // A waiter with a lease of 0 is woken, and asks for the lock.
     let lease = lease(request).map_or(0, |lease| lease.as_millis());
     format!("{lease} {}", sent_at.since_boot().as_nanos())
 }
 
-/// The lease with which a lock is handed over, if it is.
+/// Returns the lease for a lock that is handed over to this request, or `None` if the request must ask for it.
 pub(super) fn lease(request: &AcquireRequest) -> Option<Duration> {
     let is_handed = request.mode == Mode::Ex && request.renews;
     is_handed.then(|| Duration::from_millis(milliseconds(request.ttl).min(LONGEST_MS)))
 }
 
-/// What a message says to a waiter.
+/// A message to a waiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum WakeMessage {
-    /// It is to ask for the lock.
+    /// The waiter is to ask for the lock.
     #[default]
     Ask,
-    /// It is to ask after this time: until then, the lock is offered to other programs.
+    /// The waiter is to ask after this time: until then, the lock is offered to other programs.
     AskAfter(Duration),
-    /// It has got the lock.
+    /// The lock was granted to the waiter.
     Handed(Handed),
 }
 
 impl WakeMessage {
-    /// `TOKEN STAMP LEASE`, or `MS`, or nothing.
+    /// Parses `TOKEN STAMP LEASE`, or `MS`, or an empty text.
     pub(super) fn parse(text: &str) -> Self {
         match (Handed::parse(text), text.parse()) {
             (Some(handed), _) => Self::Handed(handed),
@@ -59,7 +59,7 @@ impl WakeMessage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Handed {
     token: FencingToken,
-    /// The instant before the request that it was given to.
+    /// The instant before the request for which the lock was granted.
     sent_at: BootTime,
     lease: Duration,
 }
@@ -73,7 +73,7 @@ impl Handed {
         Some(Self { token, sent_at, lease: Duration::from_millis(number()?) })
     }
 
-    /// The grant, if it is that of the request that was sent at this instant, and if half of it is still ahead.
+    /// Returns the grant, if it is for the request that was sent at this instant, and if at least half of the lease remains.
     pub(super) fn accept(self, sent_at: BootTime, now: BootTime) -> Option<Granted> {
         let Self { token, lease, .. } = self;
         let term = Term::Lease { sent_at, ttl: lease, margin: MARGIN };

@@ -1,8 +1,8 @@
 //! The connections to one Redis.
 //!
-//! Each runtime that asks has a connection of its own, driven by that runtime: an answer then comes without a change of thread, which would
-//! cost as much as the request. But nothing waits for such a runtime, which may end or stand still: time limits are kept by the
-//! client's own thread, and what is to be finished in any case goes by its connection.
+//! Each runtime that sends requests has a separate connection, which it drives itself: an answer then needs no change of thread, which
+//! would cost as much as the request. But no operation depends on such a runtime, which may end or be blocked. The client's own thread
+//! drives all time limits, and its connection carries the requests that must be completed.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,13 +22,14 @@ use super::fault::{CLUSTER, Fault, What};
 use super::scripts::{self, Call};
 use crate::error::EngineError;
 
-/// So many runtimes have connections of their own; all others share the client's.
+/// The highest number of connections. Further runtimes share the client's connection.
 const MOST_CONNECTIONS: usize = 64;
 
-/// So many requests a connection takes in before they are sent: more than there are, so that each is in line as soon as it is asked for.
+/// The number of requests that a connection queues before they are sent. It is more than there ever are, so that each request is in line as
+/// soon as it is made.
 const BUFFER: usize = 1 << 24;
 
-/// How long connecting may take: beyond it, the next request begins anew.
+/// The time limit of a connection attempt. After it, the next request begins a new attempt.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// The connections to one Redis.
@@ -39,13 +40,13 @@ pub(in crate::engines) struct Link {
     at: String,
     /// The client's own runtime.
     own: Handle,
-    /// Few, and looked through for every request.
+    /// A short list, searched for every request.
     connections: Mutex<Vec<(runtime::Id, Connection)>>,
-    /// Which server process it was that answered last.
+    /// The id of the server process that answered last.
     run_id: Mutex<Option<String>>,
 }
 
-/// What can be sent.
+/// The content of a request.
 #[derive(Clone, Copy)]
 pub(in crate::engines) enum Request<'a> {
     Script(&'a Call),
@@ -54,7 +55,8 @@ pub(in crate::engines) enum Request<'a> {
 }
 
 impl Request<'_> {
-    /// The client crate's own way to send puts each request into a box, which is large: this is done for every lock.
+    /// Sends the request, and waits for the answer. The client crate's own method would allocate a large box for each request, and this
+    /// function runs for every lock.
     async fn send<T: FromRedisValue>(self, connection: &mut MultiplexedConnection) -> Result<T, RedisError> {
         let answer = match self {
             Request::Script(script) => match connection.send_packed_command(script.command()).await {
@@ -78,13 +80,13 @@ impl Request<'_> {
 /// Whether a request may be sent again if its answer was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engines) enum Repeat {
-    /// Twice is as good as once.
+    /// A second execution changes nothing.
     Harmless,
-    /// Twice is twice.
+    /// A second execution has a second effect.
     Never,
 }
 
-/// An answer, and whether it is that to a request which was sent a second time.
+/// An answer, and whether the request was sent a second time.
 pub(in crate::engines) struct Answered<T> {
     pub(in crate::engines) answer: T,
     pub(in crate::engines) repeated: bool,
@@ -101,17 +103,17 @@ impl Link {
         Arc::new(Self { engine, client, at, own, connections, run_id })
     }
 
-    /// Host and port.
+    /// Returns host and port.
     pub(in crate::engines) fn at(&self) -> &str {
         &self.at
     }
 
-    /// What the server calls the process that answered last.
+    /// Returns the id of the server process that answered last.
     pub(in crate::engines) fn run_id(&self) -> Option<String> {
         self.run_id.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Runs a script, within this time.
+    /// Runs a script, within the time limit.
     pub(in crate::engines) async fn script<T: FromRedisValue>(
         self: &Arc<Self>,
         limit: Duration,
@@ -121,8 +123,8 @@ impl Link {
         Ok(self.within(limit, self.send_on_current(repeat, Request::Script(script))).await?.answer)
     }
 
-    /// Sends a request on this connection, and waits for the answer without a limit: ask [within](Self::within) one. It is
-    /// sent again if its answer was lost.
+    /// Sends a request on this connection, and waits for the answer without a time limit: combine it with [within](Self::within). The
+    /// request is sent again if its answer was lost.
     pub(in crate::engines) fn ask<T: FromRedisValue>(
         self: &Arc<Self>,
         connection: &Connection,
@@ -131,9 +133,9 @@ impl Link {
         self.send_on(connection, Repeat::Harmless, request)
     }
 
-    /// Runs a script that undoes a request behind that request, on the same connection. `None` if that connection has broken, or does not
-    /// answer within this time. The script still follows the request then, also if nobody waits for it any more: the client crate does
-    /// not send what nobody waits for, so a task does.
+    /// Runs a script that undoes a request, behind that request on the same connection. Returns `None` if that connection has broken, or
+    /// does not answer within the time limit. The script still follows the request then, even if the caller no longer waits: a task sends
+    /// it, since the client crate does not send a request whose future was dropped.
     pub(super) async fn undo_behind<T: FromRedisValue + Send + 'static>(
         &self,
         connection: &Connection,
@@ -145,7 +147,7 @@ impl Link {
         self.within(limit, async { Ok(sent.await.ok().flatten()) }).await.ok().flatten()
     }
 
-    /// Runs a command, within this time.
+    /// Runs a command, within the time limit.
     pub(in crate::engines) async fn command<T: FromRedisValue>(
         self: &Arc<Self>,
         limit: Duration,
@@ -157,7 +159,7 @@ impl Link {
             .answer)
     }
 
-    /// Runs several commands with one message, within this time.
+    /// Sends several commands in one message, within the time limit.
     pub(in crate::engines) async fn commands<T: FromRedisValue>(
         self: &Arc<Self>,
         limit: Duration,
@@ -169,19 +171,19 @@ impl Link {
             .answer)
     }
 
-    /// Connects, if it is not connected: to see whether that can be done.
+    /// Connects if necessary, to check that the server can be reached.
     pub(in crate::engines) async fn reach(self: &Arc<Self>, limit: Duration) -> Result<(), Fault> {
         let ping = redis::cmd("PING");
         let reached =
             self.within(limit, self.send_on_current::<()>(Repeat::Harmless, Request::Command(&ping))).await;
         if reached.is_err() {
-            // A connection that is still being opened is not waited for.
+            // A connection attempt that is under way is dropped.
             self.close();
         }
         reached.map(drop)
     }
 
-    /// A connection that hears what is published.
+    /// Opens a connection that is subscribed to a channel.
     pub(super) async fn subscribe(
         &self,
         limit: Duration,
@@ -196,9 +198,8 @@ impl Link {
         self.within(limit, connect).await
     }
 
-    /// What does not answer in this time does not answer. A future that is put together and not an `async fn`, which would keep the
-    /// request twice; and where there are many of them, they are pinned before, since they are large, and would be moved from one place to
-    /// the next.
+    /// Fails a request that is not answered within the time limit. A composed future instead of an `async fn`, which would store the
+    /// request twice. Callers pin large futures first, so that they are not moved.
     pub(in crate::engines) fn within<T>(
         &self,
         limit: Duration,
@@ -209,13 +210,13 @@ impl Link {
             .map(move |in_time| in_time.unwrap_or_else(|_| Err(self.is_silent(limit))))
     }
 
-    /// It answered with something that is no answer to what was asked.
+    /// Returns the fault for an answer of an unexpected type.
     pub(in crate::engines) fn is_confused(&self, answer: &Answer) -> Fault {
         let message = format!("{} gave an answer of another kind: {answer:?}", self.at);
         Fault::refused(self.engine, message, None)
     }
 
-    /// It did not answer in this time.
+    /// Returns the fault for a request that was not answered within the time limit.
     pub(in crate::engines) fn is_silent(&self, limit: Duration) -> Fault {
         let message = format!(
             "{} did not answer within {limit:?}: check that it runs, and that this host can reach it",
@@ -234,20 +235,20 @@ impl Link {
         self.send_on(&connection, repeat, request).await
     }
 
-    /// Sends a request on this connection; once more on a new one, if it turns out to be broken or to lead to a server that has become
-    /// a replica.
+    /// Sends a request on this connection. Sends it once more on a new connection if this one is broken, or if its server has become a
+    /// replica.
     async fn send_on<T: FromRedisValue>(
         self: &Arc<Self>,
         connection: &Connection,
         repeat: Repeat,
         request: Request<'_>,
     ) -> Result<Answered<T>, Fault> {
-        // What is rare is in boxes of its own: this is done for every lock, and what is small is quickly allocated.
+        // Rare cases are in separate boxes: this function runs for every lock, and a small allocation is faster.
         let Some(mut open) = connection.open() else {
             return Box::pin(self.send_on_new(connection.clone(), request, false)).await;
         };
         if repeat == Repeat::Never && Box::pin(is_broken(&mut open)).await {
-            // It was closed while nobody used it, and that is found out before it matters.
+            // The server closed the idle connection, which is noticed before the request is sent.
             self.forget(connection);
             return Box::pin(self.send_on_new(self.current_connection(), request, false)).await;
         }
@@ -287,7 +288,7 @@ impl Link {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection of this runtime. It is being opened, if it is new.
+    /// Returns the connection of this runtime. A new connection is being opened.
     pub(in crate::engines) fn current_connection(self: &Arc<Self>) -> Connection {
         self.connection_of(&Handle::current())
     }
@@ -296,7 +297,7 @@ impl Link {
         self.connection_of(&self.own)
     }
 
-    /// Whether it is in use, by whichever runtime.
+    /// Returns whether any runtime uses this connection.
     pub(in crate::engines) fn has(&self, connection: &Connection) -> bool {
         self.connections().iter().any(|(_, present)| Arc::ptr_eq(present, connection))
     }
@@ -312,8 +313,8 @@ impl Link {
         }
         let (send, state) = watch::channel(State::Opening);
         let link = self.clone();
-        // By a task of its own: the first caller may go away. It ends when nobody wants the connection any more, since its timer
-        // ends with the client.
+        // A separate task, since the first caller may be dropped. It ends when the connection is no longer referenced: its timer may have
+        // ended with the client.
         runtime.spawn(async move {
             let opened = tokio::select! {
                 biased;
@@ -334,12 +335,12 @@ impl Link {
         self.connections().retain(|(_, present)| !Arc::ptr_eq(present, connection));
     }
 
-    /// Lets go of all connections.
+    /// Drops all connections.
     pub(in crate::engines) fn close(&self) {
         self.connections().clear();
     }
 
-    /// This connection once it is open, or the client's own.
+    /// Waits for this connection, or for the client's own if this runtime cannot open one.
     async fn connection(
         self: &Arc<Self>,
         connection: Connection,
@@ -348,7 +349,7 @@ impl Link {
             Some(Ok(open)) => return Ok((connection, open)),
             Some(Err(fault)) => fault,
             None => {
-                // The runtime does not open connections, or does nothing any more: the client's own does it.
+                // The runtime cannot open connections, or makes no progress: the client's own runtime does it.
                 let own = self.own_connection();
                 self.forget(&connection);
                 self.connections().push((Handle::current().id(), own.clone()));
@@ -365,7 +366,7 @@ impl Link {
 
     async fn connect(&self) -> Result<MultiplexedConnection, Fault> {
         let fault = |error| Fault::of(self.engine, &self.at, error);
-        // The time limit is that of the requests that wait for it.
+        // The requests that wait for the connection have their own time limit.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
@@ -374,14 +375,14 @@ impl Link {
         let mut open = connecting.await.map_err(fault)?;
         match redis::cmd("INFO").query_async::<String>(&mut open).await {
             Ok(info) => self.examine(&info)?,
-            // Whoever may not ask is trusted to know what it connects to.
+            // A user without this permission is expected to know the server.
             Err(error) if error.code() == Some("NOPERM") => {}
             Err(error) => return Err(fault(error)),
         }
         Ok(open)
     }
 
-    /// Refuses what cannot keep locks.
+    /// Refuses servers that cannot keep locks.
     fn examine(&self, info: &str) -> Result<(), Fault> {
         let field = |name: &str| {
             info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
@@ -426,7 +427,8 @@ async fn is_broken(open: &mut MultiplexedConnection) -> bool {
     redis::cmd("PING").query_async::<()>(open).await.is_err_and(|error| is_connection_dead(&error))
 }
 
-/// Whether a connection is of no use after this: it broke, or its server has become a replica, and whoever connects anew may find the master.
+/// Returns whether a connection cannot be used after this error: it broke, or its server has become a replica and a new connection may
+/// reach the master.
 fn is_connection_dead(error: &RedisError) -> bool {
     became_replica(error) || error.is_unrecoverable_error() || error.is_io_error()
 }

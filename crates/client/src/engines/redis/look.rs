@@ -1,4 +1,4 @@
-//! What can be seen of locks from outside.
+//! Inspecting and listing locks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use super::link::{Link, Repeat};
 use super::scripts::{self, Call};
 use crate::info::{LockInfo, Member};
 
-/// So many keys are looked at in one step of a list.
+/// The number of keys in one step of a listing.
 const STEP: usize = 500;
 
-/// What one Redis knows of a lock.
+/// The state of a lock in one Redis.
 pub(in crate::engines) struct Seen {
     pub(in crate::engines) info: LockInfo,
-    /// Whether its token is not yet written down.
+    /// Whether the token is not yet recorded.
     pub(super) is_young: bool,
 }
 
@@ -80,14 +80,14 @@ fn pairs(answer: &Answer, read: impl Fn(crate::GrantId, &str) -> Option<Member>)
     }
 }
 
-/// Something else than a lock stands where the lock would be.
+/// Returns a holder for a key that is not a lock.
 fn not_a_lock(kind: &str) -> Member {
     let Held::Another(mut member) = Held::parse(kind.as_bytes()) else { unreachable!("a type is no lock") };
     member.label = Some(format!("no lock, but a {kind} of another program"));
     member
 }
 
-/// The names of the locks below a prefix that are held or waited for. It goes through all keys of the database, some at a time.
+/// Returns the names of the locks below a prefix that are held or waited for. The scan visits all keys of the database, in steps.
 pub(in crate::engines) async fn names(
     link: &Arc<Link>,
     limit: Duration,
@@ -116,7 +116,7 @@ pub(in crate::engines) async fn names(
     Ok(names)
 }
 
-/// Those keys that are locks of ours; all others may be anything, and large.
+/// Returns the keys that are locks of this engine. Other keys may be of any type and size, so they are not read.
 async fn locks_among(link: &Arc<Link>, limit: Duration, keys: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, Fault> {
     if keys.is_empty() {
         return Ok(keys);
@@ -144,7 +144,7 @@ async fn locks_among(link: &Arc<Link>, limit: Duration, keys: Vec<Vec<u8>>) -> R
         .collect())
 }
 
-/// As a pattern that stands for nothing but this text.
+/// Returns a pattern that matches only this text.
 fn escaped(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut escaped, c| {
         if matches!(c, '*' | '?' | '[' | ']' | '\\') {

@@ -1,17 +1,18 @@
-//! `redis:`, locks in a Redis that is there already: as other languages' Redis locks do it, so that they exclude each other.
+//! `redis:`: locks in an existing Redis, compatible with the Redis locks of other languages, so that both exclude each other.
 //!
-//! A lock is a key: `SET name value NX PX ttl`, with a value that is unique to its grant. What must hold beside that:
+//! A lock is a key: `SET name value NX PX ttl`, with a value that is unique to its grant. Further rules:
 //!
-//! - **Every step is one script**, so nothing comes between what it sees and what it does; but for the taking of a free lock, where that does
-//!   no harm (`take`). No key of a lock is ever without a ttl.
-//! - **Readers, and an owner that holds from several places, also occupy the plain key.** All recipes and foreign clients exclude each
-//!   other by it, and by nothing else.
-//! - **A waiter has a place in a queue in Redis**, and a release hands the lock to the first waiter that is there. With `?fair=true` only
-//!   that one gets it; without, also a request that finds it free. A lock that has been handed on for some seconds is free for a moment, so
-//!   that other languages' locks get it too (`queue.lua`).
-//! - **What may have been done is withdrawn**, behind the request on the same connection if that stands (`withdraw`).
+//! - **Every step is one script**, so no other command runs between its reads and its writes. The exception is the taking of a free lock,
+//!   where an interleaved command does no harm (`take`). The key of a lock always has a TTL.
+//! - **Readers, and an owner with several grants, also occupy the plain key.** All recipes and foreign clients exclude each other by this
+//!   key alone.
+//! - **A waiter has a place in a queue in Redis**, and a release hands the lock to the first waiter that is present. With `?fair=true` only
+//!   that waiter gets the lock; without it, a request that finds the lock free gets it too. A lock that was handed on for some seconds is
+//!   free for a moment, so that locks of other languages can take it (`queue.lua`).
+//! - **A request that may have been carried out is withdrawn**: on the same connection, behind the request, if that connection is still
+//!   open (`withdraw`).
 //!
-//! What it assumes is that Redis keeps its memory, and that its clock does not jump: docs/engines/redis.md.
+//! The engine assumes that Redis keeps its memory, and that its clock does not jump: docs/engines/redis.md.
 
 mod acquire;
 pub(in crate::engines) mod address;
@@ -79,18 +80,18 @@ const FORM: Form = Form {
     known: "there is `fair=true`, `prefix`, `timeout_ms`, and for `rediss:` `ca`, `cert` and `key`",
 };
 
-/// Redis counts in milliseconds.
+/// The resolution of the clock of Redis: one millisecond.
 pub(in crate::engines) const MARGIN: Duration = Duration::from_millis(1);
 
-/// A grant whose token is not yet written down, or whose lease is shorter than was asked for, is renewed this soon: by then, most locks are
-/// free again.
+/// The delay of the first renewal of a grant whose token is not yet recorded, or whose lease is shorter than the request asked for. Most
+/// locks are released before this renewal.
 const FIRST_RENEWAL: Duration = Duration::from_millis(100);
 
-/// So often, and after such a pause, a lock is looked at again whose token is not yet written down: its holder is about to do that.
+/// How many times a lock is read whose token is not yet recorded, and the pause between two reads: its holder is about to record the token.
 const YOUNG_LOOKS: u32 = 50;
 const YOUNG_PAUSE: Duration = Duration::from_millis(10);
 
-/// So many locks are looked at together.
+/// The number of locks that are read at the same time.
 pub(in crate::engines) const TOGETHER: usize = 64;
 
 impl RedisEngine {
@@ -144,7 +145,7 @@ impl RedisEngine {
     }
 }
 
-/// What the script that breaks locks answers: the holders, and whether they are ours.
+/// Reads the answer of the script that breaks locks: the holders, and whether they are grants of this engine.
 pub(in crate::engines) fn holders(answer: &[Answer]) -> (Vec<Member>, bool) {
     match answer.split_first() {
         Some((Answer::BulkString(text), rest)) => match Held::parse(text) {
@@ -156,7 +157,7 @@ pub(in crate::engines) fn holders(answer: &[Answer]) -> (Vec<Member>, bool) {
     }
 }
 
-/// The key of a lock.
+/// Returns the key of a lock.
 pub(in crate::engines) fn key(
     engine: &'static str,
     prefix: &str,
@@ -172,12 +173,12 @@ pub(in crate::engines) fn key(
     Ok(key)
 }
 
-/// A ttl as Redis counts it.
+/// Returns a TTL in the unit of Redis.
 pub(in crate::engines) fn milliseconds(ttl: Ttl) -> u64 {
     u64::try_from(ttl.get().as_millis()).expect("a ttl is at most a day")
 }
 
-/// What is believed of a lease that was asked for at this instant.
+/// Returns the term of a lease that was requested at this instant.
 pub(in crate::engines) fn term(sent_at: BootTime, ttl: Ttl) -> Term {
     Term::Lease { sent_at, ttl: Duration::from_millis(milliseconds(ttl)), margin: MARGIN }
 }
@@ -252,7 +253,7 @@ impl Engine for RedisEngine {
             let key = self.key(&grant.name)?;
             let mut script = Call::new(&scripts::REMEMBER, &key);
             script.arg(grant.id.to_string()).arg(whole_ms(start.ago)).arg(whole_ms(start.window));
-            // By which it is known if it is sent again.
+            // Identifies this record if the script is sent again.
             script.arg(random::grant_id().to_string());
             match self.link.script::<Option<i64>>(self.limit, Repeat::Harmless, &script).await {
                 Ok(Some(ago)) => match u64::try_from(ago) {
@@ -304,7 +305,7 @@ impl Engine for RedisEngine {
                     locks.push(looked?);
                 }
             }
-            // Some may be free by now.
+            // Some locks may have been released in the meantime.
             locks.retain(|lock| !lock.is_unused());
             Ok(locks)
         })
@@ -338,7 +339,7 @@ impl Engine for RedisEngine {
     }
 }
 
-/// As Redis counts it: beyond some centuries, it is all the same.
+/// Returns a duration in the unit of Redis, at most some centuries.
 pub(in crate::engines) fn whole_ms(duration: Duration) -> u64 {
     const LONGEST: u64 = 10_000_000_000_000;
     u64::try_from(duration.as_millis()).map_or(LONGEST, |ms| ms.min(LONGEST))

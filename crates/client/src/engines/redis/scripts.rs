@@ -1,12 +1,12 @@
-//! The scripts: each is one step that nothing comes between. They are sent by their hash, and a second time whole if Redis does not know them
-//! (any more).
+//! The scripts. Redis runs each of them as one atomic step. A script is sent by its hash, and with its text if Redis does not know the
+//! hash.
 
 use std::sync::LazyLock;
 
 use redis::{Arg, Cmd, ErrorKind, RedisError, RedisWrite, ServerErrorKind, ToRedisArgs};
 use tenure_table::GrantId;
 
-/// A script: its text, and the hash by which Redis knows it.
+/// A script: its text, and its hash in Redis.
 pub(in crate::engines) struct Script {
     text: &'static str,
     hash: String,
@@ -18,7 +18,7 @@ impl Script {
     }
 }
 
-/// A script, on a key, with its arguments.
+/// A call of a script, on a key, with its arguments.
 #[derive(Clone)]
 pub(in crate::engines) struct Call {
     script: &'static Script,
@@ -27,7 +27,7 @@ pub(in crate::engines) struct Call {
 
 impl Call {
     pub(in crate::engines) fn new(script: &'static Script, key: &str) -> Self {
-        // All in two allocations, but for who waits, or has a label.
+        // Two allocations are enough, except for a waiter or a request with a label.
         let mut command = Cmd::with_capacity(8, key.len() + 128);
         command.arg("EVALSHA").arg(&script.hash).arg(1).arg(key);
         Self { script, command }
@@ -42,13 +42,13 @@ impl Call {
         &self.command
     }
 
-    /// The same call with the script's text, for a Redis that [does not know](is_unknown) it. It does not rely on what Redis remembers: that may be
-    /// gone again by the next command.
+    /// Returns the same call with the script's text, for a Redis that [does not know](is_unknown) the hash. The script is not loaded
+    /// beforehand: Redis may have forgotten it by the next command.
     pub(super) fn whole(&self) -> Cmd {
         let mut command = Cmd::new();
         command.arg("EVAL").arg(self.script.text);
         for argument in self.command.args_iter().skip(2) {
-            // It has no other ones.
+            // The command has no other arguments.
             if let Arg::Simple(argument) = argument {
                 command.arg(argument);
             }
@@ -57,19 +57,19 @@ impl Call {
     }
 }
 
-/// Whether Redis does not know the script (any more).
+/// Returns whether Redis does not know the script.
 pub(super) fn is_unknown(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-/// The release of what a grant holds.
+/// Returns the call that releases what a grant holds.
 pub(in crate::engines) fn release(key: &str, grant: GrantId) -> Call {
     let mut script = Call::new(&RELEASE, key);
     script.command.write_arg_fmt(grant);
     script
 }
 
-/// One script from its parts, each of which defines what those after it use.
+/// Joins the parts of a script, each of which defines what later parts use.
 macro_rules! script {
     ($($part:literal)+) => {
         LazyLock::new(|| Script::new(concat!(
@@ -93,7 +93,7 @@ pub(in crate::engines) static BREAK: LazyLock<Script> =
 pub(in crate::engines) static LOOK: LazyLock<Script> =
     script!("grant" "clock" "lock" "value" "queue" "members" "look");
 
-/// The first round of a majority that is to have a token.
+/// The first round of a majority with a fencing token: the vote.
 pub(in crate::engines) static REDLOCK_VOTE: LazyLock<Script> = script!("grant" "redlock_vote");
-/// The second round.
+/// The second round: the token is recorded.
 pub(in crate::engines) static REDLOCK_FENCE: LazyLock<Script> = script!("grant" "lock" "redlock_fence");

@@ -1,15 +1,16 @@
-//! How a lock that is free is taken without a script, which would cost Redis twice as much.
+//! Taking a free lock without a script, which would cost Redis twice as much.
 //!
-//! The commands are sent together and done one after the other, and others' may come in between. Why that does no harm:
+//! The commands are sent together and run one after the other, and commands of other clients may run in between. Why that does no harm:
 //!
-//! - **`SET … NX PX` alone decides who holds.**
-//! - **The token is drawn while the lock is held**, so it is above those of all who held it before, and below those of all who come
-//!   after. If the lease was over by then, so is belief in it when the answer comes, and nobody sees that token.
-//! - **The rest is looked for while the lock is held**: a value, those who wait, that it was kept for one who was told to ask, or that an operator
-//!   has broken it since, in which case the token may be above the next holder's. Who finds something goes on with the script, which knows what to do about it. Who gives up in between gives back a lock without a mark, and tells
-//!   nobody: whoever has not looked meanwhile waits as it did before.
+//! - **`SET … NX PX` alone decides which grant holds the lock.**
+//! - **The token is drawn while the lock is held**, so it is above the tokens of all earlier holders, and below those of all later ones. If
+//!   the lease was over by then, it is also over when the answer arrives, and no caller sees that token.
+//! - **The other keys are looked for while the lock is held**: a value, waiters, a lock that is kept for a waiter that was woken, and the
+//!   mark of an operator that broke this grant. In that last case, the token may be above the next holder's. If any of these keys exists,
+//!   the request continues with the script, which handles each case. A request that is given up in between releases a lock without a mark,
+//!   and notifies no waiter. A waiter that has not asked in the meantime waits as it did before.
 //!
-//! What the key says cannot have the token in it. The first renewal writes it down, and is due soon; until then, the lock is *young*.
+//! The text in the key cannot contain the token. The first renewal records it, and is due soon; until then, the lock is *young*.
 
 use std::fmt::Display;
 use std::pin::pin;
@@ -25,20 +26,20 @@ use super::{FIRST_RENEWAL, milliseconds};
 use crate::engine::{AcquireRequest, Granted};
 use crate::error::AcquireError;
 
-/// What became of it.
+/// The result of an attempt to take a lock.
 pub(super) enum TakeReply {
     Granted(Granted),
-    /// Somebody has it.
+    /// The lock is held.
     Busy,
-    /// It may have been taken, and is to be asked for by the script, as the same grant.
+    /// The lock may have been taken. The script asks for it, with the same grant.
     GoOn,
 }
 
-/// What Redis says: whether it was free, an ID of the sequence of tokens, and whether there is more to it.
+/// The answers of Redis: whether the lock was free, an ID of the sequence of tokens, and the number of other keys that were found.
 type Answers = (bool, String, u64);
 
 impl RedisEngine {
-    /// Whether a request can be for a lock that is taken so: by one who waits if it is not free, and who renews what it gets.
+    /// Returns whether a lock may be taken without a script for this request: it waits if the lock is held, and renews its lease.
     pub(super) fn is_plain(&self, request: &AcquireRequest) -> bool {
         request.waits()
             && request.mode == Mode::Ex
@@ -68,7 +69,7 @@ impl RedisEngine {
     }
 }
 
-/// The token that an ID of the sequence stands for, as in `token.lua`. Nothing, if the script is to draw one of the next millisecond.
+/// Returns the token for an ID of the sequence, as in `token.lua`. Returns `None` if the script must draw a token of the next millisecond.
 fn token(id: &str) -> Option<FencingToken> {
     let (ms, n) = id.split_once('-')?;
     let (ms, n): (u64, u64) = (ms.parse().ok()?, n.parse().ok()?);
@@ -76,7 +77,7 @@ fn token(id: &str) -> Option<FencingToken> {
 }
 
 fn commands(request: &AcquireRequest, key: &str, details: impl Display) -> Pipeline {
-    // Room for all of it, but for a long label.
+    // The capacity suffices, except for a long label.
     let mut set = Cmd::with_capacity(6, key.len() + 256);
     set.arg("SET").arg(key);
     set.write_arg_fmt(text_of(request, request.grant, NOT_YET, details));

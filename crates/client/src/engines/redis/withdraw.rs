@@ -1,4 +1,4 @@
-//! Requests whose answers did not come, and how they are withdrawn: behind the request, on the connection that it was sent on, if that stands.
+//! Requests without an answer, and their withdrawal: behind the request, on the connection that it was sent on, if that is still open.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,24 +15,24 @@ use crate::clock::BootTime;
 use crate::engine::{AcquireRequest, Grant, Withdrawn};
 use crate::error::EngineError;
 
-/// How long a connection has to answer before another one is tried: the runtime that drives it may stand still.
+/// How long a connection has to answer before another one is tried: the runtime that drives it may be blocked.
 const HEAD_START: Duration = Duration::from_millis(500);
 
-/// For so long after its ttl it is remembered how a request was sent.
+/// How long after its TTL the connection of an unanswered request is remembered.
 const GIVE_UP_AFTER: Duration = Duration::from_mins(1);
 
-/// The connections on which requests were sent that were not answered.
+/// The unanswered requests, and the connections on which they were sent.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered {
     requests: Mutex<HashMap<GrantId, Sent>>,
 }
 
-/// A request that was not answered.
+/// An unanswered request.
 #[derive(Clone, Debug)]
 struct Sent {
-    /// The connection that it was sent on. None if there were several, or if what withdraws it follows on that one already.
+    /// The connection that the request was sent on. `None` if there were several, or if a release was already sent behind the request.
     connection: Option<Weak<ConnectionCell>>,
-    /// After that, nothing of it is left.
+    /// After this instant, no effect of the request remains.
     until: BootTime,
 }
 
@@ -41,7 +41,7 @@ impl Unanswered {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request was sent on this connection, or on several.
+    /// Records that a request was sent on this connection, or with `None` on several.
     fn note(&self, grant: GrantId, connection: Option<&Connection>, now: BootTime, until: BootTime) {
         let mut requests = self.requests();
         let sent_on = connection.map(Arc::downgrade);
@@ -57,7 +57,7 @@ impl Unanswered {
 }
 
 impl RedisEngine {
-    /// Notes that a request was sent on this connection, or on several, and was not answered.
+    /// Records that a request was sent on this connection, or with `None` on several, and was not answered.
     pub(super) fn note_unanswered(&self, request: &AcquireRequest, connection: Option<&Connection>) {
         request.events.unanswered();
         let now = self.now();
@@ -65,10 +65,10 @@ impl RedisEngine {
     }
 
     pub(super) async fn withdraw_request(&self, grant: &Grant) -> Result<Withdrawn, EngineError> {
-        // Of a name that is refused, nothing was asked for.
+        // No request was sent for a name that is refused.
         let Ok(key) = self.key(&grant.name) else { return Ok(Withdrawn::ForGood) };
         let script = scripts::release(&key, grant.id);
-        // All its requests were answered, unless it says so itself.
+        // Without an entry, all requests of this grant were answered, unless `may_arrive` says otherwise.
         let sent = self.unanswered.requests().get(&grant.id).cloned();
         let may_arrive = grant.may_arrive || sent.is_some();
         let is_behind = match sent.and_then(|sent| sent.connection?.upgrade()) {
@@ -94,7 +94,7 @@ impl RedisEngine {
 
     async fn release_once(&self, script: &Call) -> Result<(), EngineError> {
         match self.link.script::<u8>(self.limit, Repeat::Harmless, script).await {
-            // What stands there is no lock.
+            // A key of another type is no lock.
             Err(fault) if fault.what != What::WrongType => Err(fault.error),
             _ => Ok(()),
         }

@@ -1,4 +1,4 @@
-//! How a majority of votes is acquired, and given back.
+//! Acquiring a majority of votes, and releasing it.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,17 +27,17 @@ use crate::error::{AcquireError, EngineError, RenewError};
 use crate::lease::Ttl;
 use crate::random;
 
-/// The pause between two tries is random, around a time that doubles from the first of these to the second.
+/// The shortest and the longest mean pause between two attempts. The mean doubles after each attempt, and each pause is random around it.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Where a try takes longer than that time, the pause is around the duration of the try, up to this one: clients that contend keep no
+/// The longest mean pause after a slow attempt. The mean is the duration of the attempt, up to this bound. Contending clients then keep no
 /// votes for most of the time, so that one of them can win.
 const LONGEST_TRY: Duration = Duration::from_secs(1);
 
-/// Why a try did not get the lock. Its votes are given back.
+/// Why an attempt did not get the lock. Its votes are released.
 enum TryError {
-    /// Another client holds the lock, or the vote was split, or it took too long.
+    /// Another client holds the lock, or the vote was split, or the attempt took too long.
     Busy,
     Failed(EngineError),
 }
@@ -79,7 +79,7 @@ impl RedlockEngine {
         }
     }
 
-    /// The grant of a request that is repeated.
+    /// Returns the grant of a repeated request.
     async fn already_held(
         &self,
         key: &str,
@@ -174,7 +174,7 @@ impl RedlockEngine {
         self.instances.ask_until(limit, Tally::vote, ask).await
     }
 
-    /// After the yes of a majority: agrees on a token with `fencing`, and checks that the lease is not over.
+    /// Completes a majority: agrees on a token with `fencing`, and checks that the lease is not over.
     async fn confirm(
         &self,
         key: &str,
@@ -197,7 +197,7 @@ impl RedlockEngine {
         Ok(Granted::new(token, term))
     }
 
-    /// The second round: a majority that still has the key raises its counters to this token.
+    /// Runs the second round: a majority that still has the key raises its counters to this token.
     async fn agree_on_token(
         &self,
         key: &str,
@@ -216,7 +216,7 @@ impl RedlockEngine {
             }
         };
         let (tally, late) = self.instances.ask_until(limit, Tally::vote, ask).await;
-        // The more instances know the token, the more may forget it.
+        // With more instances that know the token, more of them may lose it.
         self.instances.finish(late, drop);
         if tally.has_majority() { Ok(()) } else { Err(tally.into()) }
     }
@@ -241,7 +241,7 @@ impl RedlockEngine {
         });
     }
 
-    /// Nothing is to be done while the lock is held, or if the release came after the request.
+    /// Records a late yes. Nothing is to be done while the lock is held, or if the release followed the request.
     fn record_late_yes(&self, instance: usize, key: &str, attempt: &Attempt, ttl: Ttl) {
         let mut state = attempt.requests[instance].state();
         state.outcome = Outcome::LateYes;
@@ -257,7 +257,7 @@ impl RedlockEngine {
         }
     }
 
-    /// The release found no key: it has expired, or the request for it has not arrived yet.
+    /// Records that the release found no key: it has expired, or the request for it has not arrived yet.
     fn record_free(&self, instance: usize, key: &str, attempt: &Attempt, ttl: Ttl) {
         let mut state = attempt.requests[instance].state();
         state.was_free = true;
@@ -269,7 +269,7 @@ impl RedlockEngine {
         self.instances.clean(instance, key, attempt.value, ttl, status);
     }
 
-    /// Releases on all instances, whatever they answered before. Instances that do not answer are asked again in the background.
+    /// Releases on all instances, whatever they answered before. Instances that do not answer get the release again in the background.
     pub(super) async fn release_on_all(
         self: &Arc<Self>,
         attempt: &Arc<Attempt>,
@@ -291,7 +291,7 @@ impl RedlockEngine {
             }
         };
         let (tally, late) = self.instances.ask_until(self.limit(ttl), progress, ask).await;
-        // The request for the key may be under way as well.
+        // The request for the key may still be under way, too.
         for instance in tally.failed() {
             self.instances.clean(instance, &key, value, ttl, RequestStatus::Unanswered);
         }
@@ -333,8 +333,8 @@ impl Ballot {
 }
 
 /// Releases on this runtime's connection. The request for the key may have been sent on another one, whose runtime may have ended or may be
-/// blocked. The release goes there too if that may be the only way on which it arrives, or arrives after the request: an instance that is
-/// silent reads it from an open connection when it goes on, but completes no new connection.
+/// blocked. The release is also sent on that connection if only there it is sure to arrive, or to arrive after the request: a silent
+/// instance reads it from an open connection when it resumes, but accepts no new connection.
 async fn release_behind(link: &Arc<Link>, request: &KeyRequest, release: &Cmd) -> Result<Vote, Fault> {
     let present = link.current_connection();
     let is_answered = matches!(request.state().outcome, Outcome::Answered | Outcome::LateYes);
@@ -356,8 +356,8 @@ async fn release_behind(link: &Arc<Link>, request: &KeyRequest, release: &Cmd) -
     last
 }
 
-/// Deletes a key if it has this value. The script is small and sent whole: an instance that is silent may read it when the client has gone,
-/// and nobody could tell it a script that it does not know.
+/// Returns the command that deletes a key if it has this value. The short script is sent as text: a silent instance may read it when the
+/// client is gone, and no client could then send a script for an unknown hash.
 pub(super) fn release_command(key: &str, value: GrantId) -> Cmd {
     let mut release = redis::cmd("EVAL");
     release.arg(include_str!("release.lua")).arg(1).arg(key);
@@ -365,14 +365,14 @@ pub(super) fn release_command(key: &str, value: GrantId) -> Cmd {
     release
 }
 
-/// Yes if the instance had the key.
+/// Releases a key. Yes if the instance had it.
 pub(super) async fn release_once(
     link: &Arc<Link>,
     connection: &Connection,
     release: &Cmd,
 ) -> Result<Vote, Fault> {
     match link.ask(connection, Request::Command(release)).await {
-        // One that was sent a second time and finds nothing has done it the first time.
+        // A repeated request that finds nothing was carried out the first time.
         Ok(Answered { answer: Answer::Int(1), .. } | Answered { repeated: true, .. }) => Ok(Vote::Yes(0)),
         Ok(_) => Ok(Vote::No),
         Err(fault) if fault.what == What::WrongType => Ok(Vote::No),

@@ -1,6 +1,6 @@
 //! Releases on an instance that did not answer.
 //!
-//! One task for each instance, whatever the number of keys. It releases all of them when the instance answers again. A key expires after
+//! Each instance has one task, for any number of keys. The task releases all of them when the instance answers again. A key expires after
 //! its TTL, and is then dropped from the list.
 
 use std::collections::HashMap;
@@ -18,16 +18,16 @@ use crate::random;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// After this time, a request on another connection has arrived.
+/// The time after which a request on another connection has arrived.
 const ARRIVED_AFTER: Duration = Duration::from_secs(5);
 
 /// The time limit of one request.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// The limit of the list: more than an application holds at once. Keys beyond it are left to their TTL.
+/// The longest list: more than an application holds at once. Further keys are left to their TTL.
 const MOST: usize = 10_000;
 
-/// The keys that are to be released on one instance.
+/// The keys to release on one instance.
 #[derive(Debug, Default)]
 pub(super) struct Cleaner {
     list: Mutex<List>,
@@ -44,7 +44,7 @@ struct List {
 struct Entry {
     /// When the key has expired.
     until: BootTime,
-    /// When it is released once more, since the first release may overtake the request for the key.
+    /// When the key is released once more: the first release may overtake the request for the key.
     again: Option<BootTime>,
     /// Whether the first release is done.
     released: bool,

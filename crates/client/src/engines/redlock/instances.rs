@@ -1,4 +1,4 @@
-//! The instances: requests to all of them at once, and the work that goes on in the background.
+//! The instances: requests to all of them at once, and background work.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -22,8 +22,8 @@ use crate::engines::redis::link::Link;
 use crate::error::EngineError;
 use crate::lease::Ttl;
 
-/// The shortest time for which missing answers are awaited when a round is [closing](Progress::Closing): longer than a busy host delays
-/// one of several answers.
+/// The shortest time for which missing answers are awaited when a round is [closing](Progress::Closing): longer than a busy host delays a
+/// single answer.
 const SHORTEST_CLOSING: Duration = Duration::from_millis(10);
 
 /// All instances.
@@ -49,7 +49,8 @@ impl Instances {
         &self.links
     }
 
-    /// Asks all at once, each within this time, until the replies suffice. Also returns the requests that are still under way then.
+    /// Sends a request to all instances at once, each with this time limit, until the replies suffice. Also returns the requests that are
+    /// still under way then.
     pub(super) async fn ask_until<F>(
         &self,
         limit: Duration,
@@ -79,12 +80,12 @@ impl Instances {
             }
         })
         .await;
-        // Answers that are there by now are not late. From now on, an answer does not wake this task.
+        // Answers that have arrived by now are not late. Later answers do not wake this task.
         let _ = round.poll_replies(&mut Context::from_waker(Waker::noop()), &mut |reply| tally.add(reply));
         (tally, round)
     }
 
-    /// Asks all at once, and waits for all answers: those that came, if they are a majority.
+    /// Sends a request to all instances at once, and waits for all answers. Returns the answers if they are a majority.
     pub(super) async fn ask_majority<T, F>(&self, ask: impl Fn(Arc<Link>) -> F) -> Result<Vec<T>, EngineError>
     where
         F: Future<Output = Result<T, Fault>>,
@@ -111,7 +112,7 @@ impl Instances {
         if tally.is_unreachable() { Err(tally.unreachable()) } else { Ok(came) }
     }
 
-    /// Connects to all instances. An error if no majority can be reached, if an instance cannot keep locks, or if two are the same server.
+    /// Connects to all instances. Fails if no majority can be reached, if an instance cannot keep locks, or if two are the same server.
     pub(super) async fn reach(&self, limit: Duration) -> Result<(), EngineError> {
         let reached = self.ask_all(|link| async move { link.reach(limit).await }).await;
         let mut by_run_id: HashMap<String, &str> = HashMap::new();
@@ -125,7 +126,7 @@ impl Instances {
                 return Err(EngineError::Refused { engine: "redlock", message, cause: None });
             }
         }
-        // An instance that is down, or whose name does not resolve, may come back. Any other error is a mistake in the set-up.
+        // An instance that is down, or whose name does not resolve, may recover. Any other error is a mistake in the set-up.
         let may_recover =
             |error: &_| matches!(error, EngineError::Unreachable { .. } | EngineError::NotFound { .. });
         let mut answers = Vec::new();
@@ -147,7 +148,7 @@ impl Instances {
         }
     }
 
-    /// Finishes a round in the background, and calls this with each late reply.
+    /// Finishes a round in the background, and calls `on_reply` with each late reply.
     pub(super) fn finish<F>(&self, mut late: Round<F>, mut on_reply: impl FnMut(Reply) + Send + 'static)
     where
         F: Future<Output = Result<Vote, Fault>> + Send + 'static,
@@ -166,7 +167,7 @@ impl Instances {
         self.background.spawn_on(work, &self.context.runtime);
     }
 
-    /// Closes all connections when the background work has ended, or after this time.
+    /// Closes all connections when the background work has ended, or after the time limit.
     pub(super) async fn close(&self, limit: Duration) {
         self.closing.cancel();
         self.background.close();

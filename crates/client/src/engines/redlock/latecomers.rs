@@ -1,7 +1,7 @@
 //! Requests that are still under way when their caller has enough answers.
 //!
-//! They are finished in batches on the client's own thread. Each lock has some, and a wake-up of that thread for each of them would cost
-//! more than the lock.
+//! The client's own thread finishes them in batches. Each lock has some of them, and a separate wake-up of that thread for each request
+//! would cost more than the lock.
 
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +27,7 @@ impl Latecomers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a request. Returns true for the first of a batch: the caller then runs [`finish`](Self::finish).
+    /// Adds a request. Returns true for the first one of a batch: the caller then runs [`finish`](Self::finish).
     pub(super) fn add(&self, latecomer: BoxFuture<'static, ()>) -> bool {
         let mut gathered = self.gathered();
         gathered.push(latecomer);

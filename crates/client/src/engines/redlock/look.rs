@@ -1,4 +1,4 @@
-//! Inspect, list and break: what a majority of the instances shows.
+//! Inspect, list and break, by the answers of a majority of the instances.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ impl RedlockEngine {
         };
         let seen: Vec<_> = self.instances.ask_majority(ask).await?;
         let all_ours = seen.iter().all(|(_, ours)| *ours);
-        // All holders that any instance has marked or freed.
+        // Includes all holders that any instance has marked or freed.
         let holders = seen_by(1, seen.into_iter().flat_map(|(holders, _)| holders));
         match how {
             _ if holders.is_empty() => Err(BreakError::NotHeld { name }),
@@ -76,7 +76,7 @@ impl RedlockEngine {
     }
 }
 
-/// The holders that so many instances show. Others are about to hold the lock, or have released it.
+/// Returns the holders that enough instances show. Other holders are about to acquire the lock, or have released it.
 fn seen_by(enough: usize, seen: impl Iterator<Item = Member>) -> Vec<Member> {
     let mut counted: HashMap<GrantId, (usize, Member)> = HashMap::new();
     for member in seen {

@@ -1,13 +1,13 @@
-//! `redlock:`, one lock on several independent Redis servers: the published algorithm.
+//! `redlock:`: one lock on several independent Redis servers, by the published algorithm.
 //!
-//! All instances are asked at once for the same key and value, with a time limit that is much shorter than the TTL. The lock is held if
-//! more than half say yes, for `ttl - elapsed - drift`. Otherwise it is released on **all** instances, also where no answer came, and tried
-//! again after a random pause. Beside that:
+//! All instances get the same request for a key and value at once, with a time limit that is much shorter than the TTL. The lock is held if
+//! more than half say yes, for `ttl - elapsed - drift`. Otherwise it is released on **all** instances, even without an answer, and
+//! requested again after a random pause. Further rules:
 //!
-//! - **Late answers are handled.** A client with a majority does not wait for the other answers. A release follows an unanswered request on the
-//!   same connection. If a yes comes after a release that found no key, the key is released once more.
-//! - **A fencing token is accepted by a majority** that still has the key, in a second round (`?fencing=true`). Every later majority
-//!   shares an instance with it, and asks for a larger token.
+//! - **Late answers are handled.** A client with a majority does not wait for the other answers. A release follows an unanswered request on
+//!   the same connection. If a yes arrives after a release that found no key, the key is released once more.
+//! - **A fencing token is accepted by a majority** that still has the key, in a second round (`?fencing=true`). Every later majority shares
+//!   an instance with it, and asks for a larger token.
 //!
 //! The assumptions about the servers' clocks and memories are in docs/engines/redlock.md.
 
@@ -60,14 +60,15 @@ pub(crate) struct RedlockEngine {
     held: Mutex<HashMap<GrantId, Arc<Attempt>>>,
 }
 
-/// One try to get a lock. A grant is a try that succeeded.
+/// One attempt to get a lock. A grant is an attempt that succeeded.
 #[derive(Debug)]
 struct Attempt {
-    /// The value of the keys. Each try has its own, so that late requests of an earlier try cannot touch the keys of this one.
+    /// The value of the keys. Each attempt has another one, so that late requests of an earlier attempt cannot touch the keys of this one.
     value: GrantId,
     token: Option<FencingToken>,
     released: AtomicBool,
-    /// Starts are recorded one after the other: of two at once, each could find the other's on some instance, and neither would count.
+    /// Starts are recorded one after the other. Otherwise, each of two starts could find the other one on some instance, and neither would
+    /// count.
     starting: AsyncMutex<()>,
     /// The request for the key on each instance.
     requests: Vec<KeyRequest>,
@@ -84,7 +85,7 @@ struct KeyRequest {
 #[derive(Clone, Copy, Debug)]
 struct RequestState {
     outcome: Outcome,
-    /// Whether the instance did not have the key when it was to release it.
+    /// Whether the release found no key on the instance.
     was_free: bool,
 }
 
@@ -95,7 +96,7 @@ enum Outcome {
     /// In time, or late with a no.
     Answered,
     LateYes,
-    /// Not within the time limit: it may still carry the request out.
+    /// Not within the time limit: the instance may still carry out the request.
     Unanswered,
 }
 
@@ -153,7 +154,7 @@ impl RedlockEngine {
         self.held().get(&grant).cloned()
     }
 
-    /// The time limit of a request: much less than the TTL, so that a silent instance costs little of it.
+    /// Returns the time limit of a request: much less than the TTL, so that a silent instance costs little of it.
     fn limit(&self, ttl: Ttl) -> Duration {
         let usual = (ttl.get() / 10).min(DEFAULT_LIMIT);
         self.address.limit().map_or(usual, |limit| limit.min(ttl.get() / 4))
@@ -182,7 +183,7 @@ impl RedlockEngine {
             }
         };
         let (tally, late) = self.instances.ask_until(limit, Tally::settled, ask).await;
-        // Late instances are renewed too: the more have the key, the more may fail.
+        // Late instances are renewed too: with more copies of the key, more instances may fail.
         self.instances.finish(late, drop);
         if tally.broken > 0 {
             return Err(RenewError::Lost(LostReason::Broken));
@@ -260,7 +261,7 @@ impl Engine for RedlockEngine {
         grant: Grant,
         start: Start,
     ) -> BoxFuture<'static, Result<Remembered, RememberError>> {
-        // By a task of its own: the next start of the grant waits for it, and must not wait for a caller that stands still.
+        // A separate task: the next start of the grant waits for it, and must not wait for a caller that makes no progress.
         let runtime = self.context.runtime.clone();
         let recording = runtime.spawn(async move { self.record_start(&grant, start).await });
         Box::pin(async move { recording.await.unwrap_or_else(|_| Err(EngineError::Closed.into())) })

@@ -1,4 +1,4 @@
--- ARGV: the value of a try. Deletes the key if it has this value: 1. Else 0.
+-- ARGV: the value of an attempt. Answers 1 if the key has this value, and deletes it. Answers 0 otherwise.
 local held = redis.call('GET', KEYS[1])
 if not held or string.sub(held, 9, 8 + #ARGV[1]) ~= ARGV[1] then return 0 end
 return redis.call('DEL', KEYS[1])

@@ -25,7 +25,7 @@ pub(super) struct Round<F> {
 }
 
 impl<F: Future<Output = Result<Vote, Fault>>> Round<F> {
-    /// Nothing is sent before the first [poll](Self::poll_replies). This runtime drives the timeout.
+    /// Creates a round. Nothing is sent before the first [poll](Self::poll_replies). The runtime drives the timeout.
     pub(super) fn new(
         links: Arc<[Arc<Link>]>,
         limit: Duration,
@@ -37,7 +37,7 @@ impl<F: Future<Output = Result<Vote, Fault>>> Round<F> {
         Self { links, under_way, limit, timeout: timer(runtime, limit) }
     }
 
-    /// Passes on the replies since the last poll; ready when all have come. At the timeout, the missing ones are `NoAnswer`.
+    /// Passes on the replies since the last poll. Ready when all have arrived. At the timeout, the missing ones are `NoAnswer`.
     pub(super) fn poll_replies(
         &mut self,
         context: &mut Context<'_>,
@@ -59,18 +59,18 @@ impl<F: Future<Output = Result<Vote, Fault>>> Round<F> {
         if self.is_finished() { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// The instances that have not answered yet.
+    /// Returns the instances that have not answered yet.
     pub(super) fn awaited(&self) -> impl Iterator<Item = usize> {
         self.under_way.iter().map(|(instance, _)| *instance)
     }
 
-    /// Whether all instances have replied, or the time is over.
+    /// Returns whether all instances have replied, or the time limit has passed.
     pub(super) fn is_finished(&self) -> bool {
         self.under_way.is_empty()
     }
 }
 
-/// A timer that this runtime drives.
+/// Returns a timer that the runtime drives.
 pub(super) fn timer(runtime: &Handle, after: Duration) -> Pin<Box<Sleep>> {
     let _timers_of = runtime.enter();
     Box::pin(sleep(after))

@@ -1,8 +1,10 @@
 //! The last start of a job, for `once_per`: a majority of the instances remembers it, each by its own clock.
 //!
-//! - **A start is recorded by more than half of the instances, and looked for on more than half**: so one of those that are asked has it.
+//! - **More than half of the instances record a start, and more than half are asked for it.** So at least one of the instances that are
+//!   asked has it.
 //! - **An instance records a start only for the value that it holds for the grant.** A holder that has lost its majority records none.
-//! - **A start that any instance shows counts.** One that too few have recorded was in doubt, so nothing has run, and nothing runs.
+//! - **A start that any instance shows counts.** A start that less than a majority recorded was in doubt, so the job did not run, and does
+//!   not run within the window.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +20,7 @@ use crate::error::{EngineError, Lost, LostReason, RememberError};
 use crate::random;
 
 impl RedlockEngine {
-    /// How long ago the last start was, if that is less than the window.
+    /// Returns how long ago the last start was, if that is less than the window.
     pub(super) async fn started_ago(
         &self,
         name: &LockName,
@@ -44,13 +46,14 @@ impl RedlockEngine {
         let lost = || Lost { name: grant.name.clone(), reason: LostReason::Forgotten };
         let (key, attempt) = (self.key(&grant.name)?, self.attempt(grant.id).ok_or_else(lost)?);
         let _one_at_a_time = attempt.starting.lock().await;
-        // First, so that nothing is recorded beside a start that is in the way: nobody else records one while this grant has its majority.
+        // Asked first, so that no start is recorded beside one that prevents it: no other grant records one while this grant has its
+        // majority.
         if let Some(ago) = self.started_ago(&grant.name, start.window.max(start.ago)).await? {
             return Ok(Remembered::Already { ago });
         }
         let mut script = Call::new(&scripts::REMEMBER, &key);
         script.arg(attempt.value.to_string()).arg(whole_ms(start.ago)).arg(whole_ms(start.window));
-        // An instance may be asked twice: its own record is known by this.
+        // An instance may get the request twice: this id identifies its record.
         script.arg(random::grant_id().to_string());
         let (script, limit) = (Arc::new(script), self.limit(grant.ttl));
         let ask = |link: Arc<Link>| {
@@ -59,7 +62,7 @@ impl RedlockEngine {
         };
         let answers = self.instances.ask_majority(ask).await?;
         if let Some(ago) = answers.iter().flatten().filter_map(|ago| u64::try_from(*ago).ok()).min() {
-            // By an instance that was silent just now.
+            // An instance reports it that was silent just before.
             return Ok(Remembered::Already { ago: Duration::from_millis(ago) });
         }
         let instances = self.instances.links().len();

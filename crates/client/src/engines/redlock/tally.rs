@@ -7,19 +7,19 @@ use crate::error::EngineError;
 /// The answer of one instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Vote {
-    /// With its token counter, where the request asks for it.
+    /// Yes, with the instance's token counter if the request asks for it.
     Yes(u64),
     No,
     /// An operator broke the lock.
     Broken,
 }
 
-/// How far a round of requests is.
+/// The progress of a round of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// More answers are needed.
     Open,
-    /// The missing answers get as long again as the first ones took.
+    /// The missing answers are awaited for as long again as the first ones took.
     Closing,
     Done,
 }
@@ -31,7 +31,7 @@ pub(super) struct Tally {
     pub(super) yes: Vec<u64>,
     pub(super) no: usize,
     pub(super) broken: usize,
-    /// The instances that did not answer, or refused.
+    /// The instances that did not answer, or refused, with their faults.
     faults: Vec<(usize, Fault)>,
 }
 
@@ -40,7 +40,7 @@ impl Tally {
         Self { instances, yes: Vec::new(), no: 0, broken: 0, faults: Vec::new() }
     }
 
-    /// More than half.
+    /// Returns the size of a majority.
     const fn quorum(&self) -> usize {
         self.instances / 2 + 1
     }
@@ -54,12 +54,12 @@ impl Tally {
         }
     }
 
-    /// The instances that may still carry out the request, although they did not answer.
+    /// Returns the instances that may still carry out the request, although they did not answer.
     pub(super) fn unanswered(&self) -> impl Iterator<Item = usize> {
         self.faults.iter().filter(|(_, fault)| fault.what == What::NoAnswer).map(|(instance, _)| *instance)
     }
 
-    /// The instances that did not answer, or refused.
+    /// Returns the instances that did not answer, or refused.
     pub(super) fn failed(&self) -> impl Iterator<Item = usize> {
         self.faults.iter().map(|(instance, _)| *instance)
     }
@@ -72,13 +72,14 @@ impl Tally {
         self.yes.len() + self.no + self.broken + self.faults.len()
     }
 
-    /// Whether more than half have answered, with yes or no.
+    /// Returns whether more than half have answered, with any vote.
     fn is_answered(&self) -> bool {
         self.replies() - self.faults.len() >= self.quorum()
     }
 
-    /// For a vote: it ends when more answers change nothing. If a majority has answered and disagrees, another client contends for the same
-    /// votes. Then the missing answers are not awaited for long: no other client can win while this one keeps its votes.
+    /// Returns the progress of a vote: it ends when more answers change nothing. If a majority has answered and disagrees, another client
+    /// contends for the same votes. The missing answers are then not awaited for long: no other client can win while this one keeps its
+    /// votes.
     pub(super) fn vote(&self) -> Progress {
         let missing = self.instances - self.replies();
         if self.has_majority() || self.yes.len() + missing < self.quorum() {
@@ -90,12 +91,13 @@ impl Tally {
         }
     }
 
-    /// For a renewal or a release: it ends when a majority has said yes, or cannot even if the failed instances turn out to have the key.
+    /// Returns the progress of a renewal or a release: it ends when a majority has said yes, or cannot do so even if the failed instances
+    /// have the key.
     pub(super) fn settled(&self) -> Progress {
         if self.has_majority() || self.is_hopeless() { Progress::Done } else { Progress::Open }
     }
 
-    /// For votes that are given back: it ends when a majority has answered.
+    /// Returns the progress of a release of votes: it ends when a majority has answered.
     pub(super) fn answered(&self) -> Progress {
         if self.is_answered() { Progress::Done } else { Progress::Open }
     }
@@ -104,12 +106,12 @@ impl Tally {
         self.no + self.broken > self.instances - self.quorum()
     }
 
-    /// Whether so many instances failed that no majority can answer.
+    /// Returns whether too many instances failed for a majority to answer.
     pub(super) fn is_unreachable(&self) -> bool {
         self.faults.len() > self.instances - self.quorum()
     }
 
-    /// The error for that, with the message of each instance. Its kind is the one on which the instances agree.
+    /// Returns the error of an unreachable majority, with the message of each instance. Its kind is the one on which the instances agree.
     pub(super) fn unreachable(mut self) -> EngineError {
         self.faults.sort_by_key(|(instance, _)| *instance);
         let errors = || self.faults.iter().map(|(_, fault)| &fault.error);
@@ -133,7 +135,7 @@ impl Tally {
     }
 }
 
-/// The message without the name of the engine.
+/// Returns the message without the name of the engine.
 fn message(error: &EngineError) -> String {
     match error {
         EngineError::Unreachable { message, .. }

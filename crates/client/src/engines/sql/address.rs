@@ -1,4 +1,4 @@
-//! Where a database is, how to log in, and what else a URL says: `postgres://user:password@host:port/database?option=value`.
+//! The URL of a database: `postgres://user:password@host:port/database?option=value`.
 
 use std::fmt;
 use std::fs::File;
@@ -10,28 +10,28 @@ use crate::engines::authority::{Authority, shown, timeout_ms};
 use crate::sql::Dialect;
 use crate::url::{EngineUrl, UrlError};
 
-/// How long a request may take, if the URL does not say.
+/// The default time limit of a request.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(5);
 
-/// So many connections locks may take, if the URL does not say: most databases allow a hundred or so in all.
+/// The default limit of connections: most databases allow about a hundred in all.
 const DEFAULT_CONNECTIONS: usize = 16;
 
-/// What a URL says.
+/// The contents of a URL.
 #[derive(Clone)]
 pub(super) struct Address {
     pub(super) dialect: Dialect,
     pub(super) authority: Authority,
     pub(super) recipe: Recipe,
-    /// What the tables are called, or begin with.
+    /// The name of the main table, and the prefix of the others.
     pub(super) table: String,
     pub(super) tls: Tls,
-    /// How long one request may take.
+    /// The time limit of one request.
     pub(super) limit: Duration,
-    /// How many connections may be open.
+    /// The highest number of open connections.
     pub(super) connections: usize,
 }
 
-/// How the connection is protected.
+/// The protection of the connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tls {
     pub(super) mode: TlsMode,
@@ -43,15 +43,15 @@ pub(super) struct Tls {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum TlsMode {
     Off,
-    /// If the server offers it, and without looking at its certificate: what the databases' own clients do.
+    /// TLS if the server offers it, without verification of its certificate, like the databases' own clients.
     #[default]
     Prefer,
-    /// And the certificate is that of this host.
+    /// TLS, with a verified certificate for this host.
     Verify,
 }
 
 impl Tls {
-    /// Which file cannot be read. sqlx would take that for a server that does not answer.
+    /// Returns a message about a file that cannot be read. sqlx would report it as a server that does not answer.
     pub(super) fn unreadable(&self) -> Option<String> {
         [("ca", &self.ca), ("cert", &self.cert), ("key", &self.key)].into_iter().find_map(|(option, path)| {
             let path = path.as_ref()?;
@@ -66,7 +66,7 @@ impl Tls {
 
 impl Address {
     pub(super) fn parse(url: &EngineUrl<'_>, dialect: Dialect) -> Result<Self, UrlError> {
-        // A URL with a password in it is not repeated in an error.
+        // An error does not repeat a URL that contains a password.
         let wrong = |message: String| UrlError::Location {
             url: format!("{}://…", url.scheme),
             message: format!("{message}: it looks like `{}`", dialect.example()),
@@ -89,7 +89,7 @@ impl Address {
         };
         for (option, value) in &url.options {
             if !address.set(option, value).map_err(wrong)? {
-                // It may be the end of a password with a `?` in it.
+                // The option may be the end of a password that contains a `?`.
                 let option = if option.contains('@') { "…" } else { option };
                 return Err(UrlError::UnknownOption {
                     engine: dialect.engine(),
@@ -107,7 +107,7 @@ impl Address {
         Ok(address)
     }
 
-    /// Whether there is such an option.
+    /// Sets an option. Returns whether it exists.
     fn set(&mut self, option: &str, value: &str) -> Result<bool, String> {
         match option {
             "recipe" => self.recipe = Recipe::parse(self.dialect, value)?,
@@ -137,7 +137,7 @@ impl Address {
         Ok(true)
     }
 
-    /// Product, host and port, for messages.
+    /// Returns product, host and port, for messages.
     pub(super) fn server(&self) -> String {
         let (host, port) = self.host();
         format!("{} at {}", self.dialect.product(), shown(host, port))
@@ -148,7 +148,7 @@ impl Address {
         (host, *port)
     }
 
-    /// The same text for the same locks: without the login.
+    /// Returns the same text for the same locks, without the login.
     pub(super) fn place(&self) -> String {
         let (engine, recipe) = (self.dialect.engine(), self.recipe.name(self.dialect));
         let database =
@@ -157,9 +157,9 @@ impl Address {
     }
 }
 
-/// Letters, digits and `_`, with a schema before it or not: what needs no quoting anywhere.
+/// Checks a table's name: lowercase letters, digits and `_`, with an optional schema. Such a name needs no quotes.
 fn table(text: &str) -> Result<String, String> {
-    /// What is appended must fit, too.
+    /// Leaves room for the suffixes of the names.
     const LONGEST: usize = 48;
     let is_word = |word: &str| {
         (1..=LONGEST).contains(&word.len())

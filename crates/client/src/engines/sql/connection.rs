@@ -1,4 +1,4 @@
-//! One connection to either database, spoken to in the same way.
+//! One connection to either database, with the same interface.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _, Either, Error, Execut
 use super::address::{Address, TlsMode};
 use crate::sql::Dialect;
 
-/// A statement: made of constants and of a table's name that was checked.
+/// A statement: made of constants and of a checked table name.
 pub(super) type Sql = Arc<str>;
 
-/// What a statement is told.
+/// An argument of a statement.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Arg<'a> {
     Int(i64),
@@ -25,22 +25,22 @@ pub(super) enum Arg<'a> {
     Text(&'a str),
 }
 
-/// What a statement has done.
+/// The result of a statement that changes something.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Done {
     pub(super) rows: u64,
-    /// What MySQL's `LAST_INSERT_ID(…)` was given.
+    /// The value that MySQL's `LAST_INSERT_ID(…)` was set to.
     pub(super) number: u64,
 }
 
 impl Done {
-    /// The token that MySQL has counted, if there was a row to count in.
+    /// Returns the token that MySQL has counted, if there was a row to count in.
     pub(super) fn counted(self) -> Option<u64> {
         (self.number != 0).then_some(self.number)
     }
 }
 
-/// How to connect.
+/// The options of a connection.
 #[derive(Clone, Debug)]
 pub(super) enum Options {
     #[cfg(feature = "postgres")]
@@ -77,19 +77,20 @@ impl Options {
         }
     }
 
-    /// Connects. A transaction of ours that does not go on, since its process was stopped, is soon ended by the database: others wait for
-    /// its row, and renew what they hold.
+    /// Connects. The database soon ends a transaction of a process that was stopped: other clients wait for its row, also to renew their
+    /// leases.
     pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, Error> {
-        // Before whoever asked gives up, so that nothing happens afterwards. At least one: none would be for ever.
+        // The lock timeout ends before the caller's time limit, so that the statement has no effect afterwards. At least 1: a timeout of 0
+        // means no limit.
         let lock_limit = limit * 3 / 4;
         match self {
             #[cfg(feature = "postgres")]
             Self::Postgres(options) => {
-                // After so long, a transaction that does not go on is ended (ms).
+                // The time after which the server ends an idle transaction (ms).
                 const IDLE_MS: u64 = 1_000;
                 let (ms, lock_ms) = (limit.as_millis(), lock_limit.as_millis().max(1));
                 let mut connection = options.connect().await?;
-                // What a role or a database may have been given otherwise.
+                // Overrides the settings of a role or a database.
                 let session = format!(
                     "SET default_transaction_isolation = 'read committed'; SET standard_conforming_strings = on; \
                      SET bytea_output = 'hex'; \
@@ -105,7 +106,7 @@ impl Options {
             Self::MySql(options) => {
                 let seconds = lock_limit.as_secs().max(1);
                 let mut connection = options.connect().await?;
-                // MySQL has no limit for a transaction alone, so there it is one for every connection that nobody uses.
+                // MySQL has no time limit for transactions alone: there, the limit applies to every idle connection.
                 let session = format!(
                     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
                      SET SESSION autocommit = 1, completion_type = 'NO_CHAIN'; \
@@ -128,7 +129,7 @@ fn postgres(address: &Address) -> PgConnectOptions {
         .port(port)
         .database(&address.authority.path)
         .application_name("tenure")
-        // Nothing here is a float, and a proxy may refuse to hear of it.
+        // No value is a float, and a proxy may refuse this setting.
         .extra_float_digits(None)
         .disable_statement_logging()
         .ssl_mode(match address.tls.mode {
@@ -154,7 +155,7 @@ fn postgres(address: &Address) -> PgConnectOptions {
 #[cfg(feature = "mysql")]
 fn mysql(address: &Address) -> MySqlConnectOptions {
     let (host, port) = address.host();
-    // Its session counts time in UTC, whatever the server's zone is.
+    // The session uses UTC, whatever the server's time zone is.
     let mut options = MySqlConnectOptions::new()
         .host(host)
         .port(port)
@@ -181,7 +182,7 @@ fn mysql(address: &Address) -> MySqlConnectOptions {
     options
 }
 
-/// The arguments, bound one after the other.
+/// Binds the arguments in order.
 macro_rules! bound {
     ($sql:expr, $args:expr) => {{
         let mut query = sqlx::query(AssertSqlSafe($sql.clone()));
@@ -213,7 +214,7 @@ impl Connection {
         }
     }
 
-    /// The first row of an answer.
+    /// Returns the first row of an answer.
     #[cfg(feature = "mysql")]
     pub(super) async fn row(&mut self, sql: &Sql, args: &[Arg<'_>]) -> Result<Option<Row>, Error> {
         Ok(self.rows(sql, args).await?.into_iter().next())
@@ -229,7 +230,7 @@ impl Connection {
         }
     }
 
-    /// Runs statements without arguments, which need not be prepared.
+    /// Runs statements without arguments, which are not prepared.
     pub(super) async fn plain(&mut self, sql: impl Into<Sql>) -> Result<(), Error> {
         let sql = sqlx::raw_sql(AssertSqlSafe(sql.into()));
         match self {
@@ -240,7 +241,7 @@ impl Connection {
         }
     }
 
-    /// Runs several statements without arguments, with one message: the rows of each.
+    /// Runs several statements without arguments in one message. Returns the rows of each.
     pub(super) async fn batch(&mut self, sql: String) -> Result<Vec<Vec<Row>>, Error> {
         let sql = sqlx::raw_sql(AssertSqlSafe(sql));
         match self {
@@ -260,7 +261,7 @@ impl Connection {
         }
     }
 
-    /// Says goodbye, for a moment: then the database need not find out.
+    /// Closes the connection in an orderly way, within a time limit, so that the database need not detect the end.
     pub(super) async fn close(self) {
         const POLITE: Duration = Duration::from_secs(1);
         let goodbye = async {
@@ -271,7 +272,7 @@ impl Connection {
                 Self::MySql(connection) => connection.close().await,
             }
         };
-        // If it does not hear it, it finds out.
+        // After the time limit, the database detects the end itself.
         let _ = tokio::time::timeout(POLITE, goodbye).await;
     }
 }
@@ -286,7 +287,7 @@ fn done_by_mysql(done: &MySqlQueryResult) -> Done {
     Done { rows: done.rows_affected(), number: done.last_insert_id() }
 }
 
-/// The rows of each statement.
+/// Collects the rows of each statement.
 async fn gather<D, R>(
     mut answers: BoxStream<'_, Result<Either<D, R>, Error>>,
     row: impl Fn(R) -> Row,

@@ -1,9 +1,9 @@
-//! What the engines say differently to each database.
+//! The differences between the databases' dialects.
 
 use super::connection::Sql;
 use crate::sql::Dialect;
 
-/// The next token of a row: larger than all before it, also if they were forgotten, since it is never behind the date.
+/// The next token of a row: larger than all earlier ones even if the row was lost, since it is never behind the date.
 pub(super) const NEXT: &str = "GREATEST(token + 1, {now} * 1000)";
 
 impl Dialect {
@@ -14,7 +14,7 @@ impl Dialect {
         }
     }
 
-    /// What messages call the server.
+    /// Returns the name of the server in messages.
     pub(super) const fn product(self) -> &'static str {
         match self {
             Self::Postgres => "PostgreSQL",
@@ -36,7 +36,7 @@ impl Dialect {
         }
     }
 
-    /// The database's clock, in milliseconds.
+    /// Returns an expression for the database's clock, in milliseconds.
     pub(super) const fn now(self) -> &'static str {
         match self {
             Self::Postgres => "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
@@ -44,8 +44,8 @@ impl Dialect {
         }
     }
 
-    /// The statement that changes a row's `token` to the [next one](NEXT). PostgreSQL answers with it, MySQL has it as the number of the
-    /// statement.
+    /// Returns the statement that changes a row's `token` to the [next one](NEXT). PostgreSQL answers with the token, MySQL with the number
+    /// of the statement.
     pub(super) fn next_token(self, table: &str, changes: &str, condition: &str) -> Sql {
         let sql = match self {
             Self::Postgres => {
@@ -58,13 +58,13 @@ impl Dialect {
         self.statement(table, &sql)
     }
 
-    /// A statement about a table `{t}`, at a time `{now}`, whose values are `$1`, `$2` and so on, in this order.
+    /// Returns a statement about a table `{t}`, at a time `{now}`, whose arguments are `$1`, `$2` and so on, in this order.
     pub(super) fn statement(self, table: &str, sql: &str) -> Sql {
         let sql = sql.replace("{t}", table).replace("{now}", self.now());
         match self {
             Self::Postgres => sql.into(),
             Self::MySql => {
-                // There they have no numbers.
+                // Parameters of MySQL have no numbers.
                 let mut parts = sql.split('$');
                 let first = parts.next().unwrap_or_default().to_owned();
                 let all = parts.fold(first, |all, part| {
@@ -75,7 +75,7 @@ impl Dialect {
         }
     }
 
-    /// Bytes as a literal in which nothing can end early.
+    /// Returns bytes as a literal without characters that need escaping.
     pub(super) fn bytes(self, bytes: &[u8]) -> String {
         let hex = hex(bytes);
         match self {

@@ -1,4 +1,4 @@
-//! The errors of a database: what each means, in the server's own words, and what to do.
+//! The errors of a database: the meaning of each, the server's own words, and advice to the user.
 
 use std::fmt::Display;
 
@@ -9,7 +9,7 @@ use crate::engines::authority::is_unknown_host;
 use crate::error::{AcquireError, BreakError, Cause, EngineError, InspectError, ReleaseError, RememberError};
 use crate::sql::Dialect;
 
-/// Why a request has no answer, or not the one that it asked for.
+/// The reason why a request has no answer, or not the requested one.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) what: What,
@@ -18,30 +18,30 @@ pub(super) struct Fault {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// All connections were in use, so nothing was asked.
+    /// All connections were in use, so the request was not sent.
     Full,
-    /// There was no connection, so nothing was asked.
+    /// There was no connection, so the request was not sent.
     NotSent,
     /// The database has no room for another connection or prepared statement, and did nothing.
     Exhausted,
-    /// No answer came: whether the request was done is not known.
+    /// No answer arrived. It is not known whether the request was carried out.
     NoAnswer,
-    /// The database took it back, for others' sake: the same once more may succeed at once.
+    /// The database rolled back the transaction because of another one: the same request may succeed at once.
     Conflict,
-    /// It was told to stop, and did nothing.
+    /// The statement was cancelled, and had no effect.
     Cancelled,
     /// A table is missing.
     NoTable,
     /// A table has other columns.
     OtherTable,
-    /// It waited for as long as it was told to.
+    /// The statement waited for a lock until its timeout.
     LockTimeout,
-    /// It refused, and did nothing.
+    /// The database refused, and did nothing.
     Refused,
 }
 
 impl What {
-    /// Whether the same request may succeed later.
+    /// Returns whether the same request may succeed later.
     pub(super) const fn is_silence(self) -> bool {
         matches!(
             self,
@@ -68,7 +68,7 @@ impl Fault {
         Self::silence(dialect, what, message, None)
     }
 
-    /// What an error of the client crate means, for the server `at`.
+    /// Returns the meaning of an error of the client crate, for the server `at`.
     pub(super) fn of(dialect: Dialect, at: &str, error: Error) -> Self {
         let engine = dialect.engine();
         let Error::Database(said) = &error else { return Self::of_connection(dialect, at, error) };
@@ -122,7 +122,7 @@ impl Fault {
         }
     }
 
-    /// What an error means that is not the database's answer.
+    /// Returns the meaning of an error that is not an answer of the database.
     fn of_connection(dialect: Dialect, at: &str, error: Error) -> Self {
         let (engine, said) = (dialect.engine(), reason(&error));
         match &error {
@@ -134,12 +134,12 @@ impl Fault {
             _ if let Some((what, advice)) = about_tls(&error, &said) => {
                 Self::refused(dialect, format!("{at} {what}: {said}; {advice}"), Some(error))
             }
-            // A key that cannot be read, for instance.
+            // For example, a key that cannot be read.
             Error::Configuration(said) => {
                 let message = format!("no connection to {at} can be set up: {said}; correct the URL");
                 Self::refused(dialect, message, Some(error))
             }
-            // Later it may be found, so a wait goes on for a while.
+            // The host may be found later, so a wait continues for a while.
             Error::Io(_) if is_unknown_host(&said) => {
                 let message = format!("the host of {at} is not known: {said}; correct the URL");
                 let cause: Option<Cause> = Some(error.into());
@@ -150,7 +150,7 @@ impl Fault {
                     format!("{at}: {said}; see whether it runs, and whether this host may reach it");
                 Self::silence(dialect, What::NoAnswer, message, Some(error))
             }
-            // What cannot be understood may have been done.
+            // A request with an unreadable answer may have been carried out.
             _ => {
                 let message = format!("{at} answered something else than was asked: {said}");
                 Self::silence(dialect, What::NoAnswer, message, Some(error))
@@ -159,7 +159,7 @@ impl Fault {
     }
 }
 
-/// What the system, TLS or the client crate says, without that crate's words before it.
+/// Returns the words of the system, of TLS or of the client crate, without that crate's prefix.
 fn reason(error: &Error) -> String {
     match error {
         Error::Io(said) => said.to_string(),
@@ -168,7 +168,7 @@ fn reason(error: &Error) -> String {
     }
 }
 
-/// What is wrong with TLS, if it is that, and what to do.
+/// Returns the problem with TLS, if there is one, and advice to the user.
 fn about_tls(error: &Error, said: &str) -> Option<(&'static str, &'static str)> {
     if !matches!(error, Error::Tls(_) | Error::Io(_)) {
         return None;
@@ -180,7 +180,7 @@ fn about_tls(error: &Error, said: &str) -> Option<(&'static str, &'static str)> 
     if says(&["certificate expired", "Expired", "not valid yet", "NotValidYet"]) {
         return Some(("has a certificate that is not valid now", "renew it, or correct this host's clock"));
     }
-    // Of two authorities with the same name, the wrong one is found by its signature.
+    // With two authorities of the same name, the wrong one shows as a bad signature.
     if says(&["UnknownIssuer", "BadSignature"]) {
         const ADVICE: &str = "give the file of its authority as `?ca=`";
         return Some(("has a certificate of an unknown issuer", ADVICE));
@@ -200,7 +200,7 @@ fn meant(dialect: Dialect, said: &dyn DatabaseError) -> Meant {
     }
 }
 
-/// What it says, in a word.
+/// Returns the kind of an error.
 pub(super) fn meaning(dialect: Dialect, said: &dyn DatabaseError) -> What {
     match meant(dialect, said) {
         Meant::Silence(..) => What::NoAnswer,
@@ -212,11 +212,11 @@ pub(super) fn meaning(dialect: Dialect, said: &dyn DatabaseError) -> What {
     }
 }
 
-/// What a code means.
+/// The meaning of a code.
 enum Meant {
-    /// It is not in a state to answer: what happened, and what to do.
+    /// The server cannot answer at present: what happened, and advice to the user.
     Silence(&'static str, &'static str),
-    /// It has no room.
+    /// The server has no room.
     Exhausted(&'static str),
     Is(What),
     Login,
@@ -233,23 +233,24 @@ const FULL: &str = "raise its limit of connections, or lower `connections=` in t
 const PREPARED: &str = "raise its `max_prepared_stmt_count`, or see which client leaves prepared statements";
 const READ_ONLY: &str = "it is read-only, perhaps a replica: connect to the one that may be written to";
 
-/// Through such a proxy, each transaction may be in another session, where neither locks nor prepared statements are one's own.
+/// Advice for a pooling proxy. Behind it, each transaction may run in another session, so locks and prepared statements do not belong to
+/// the client.
 pub(super) const POOLED: &str =
     "a proxy in between pools transactions: connect to the database itself, or have the proxy pool sessions";
 
 fn of_postgres(code: &str) -> Meant {
     match code {
         "53300" | "53400" => Meant::Exhausted(FULL),
-        // It starts, stops, or ended this connection.
+        // The server starts, stops, or ended this connection.
         "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04" => CLOSED,
         "57014" => Meant::Is(What::Cancelled),
-        // Also a row that two make at once, the other of whom was faster.
+        // Includes a row that another request inserted first.
         "40001" | "40P01" | "23505" => Meant::Is(What::Conflict),
         "42P01" | "3F000" => Meant::Is(What::NoTable),
         "42703" => Meant::Is(What::OtherTable),
         "55P03" => Meant::Is(What::LockTimeout),
         "25006" => Meant::Refused(READ_ONLY),
-        // A prepared statement that is there before it is made, or is not there after that.
+        // A prepared statement that exists before it is made, or is missing afterwards.
         "42P05" | "26000" => Meant::Refused(POOLED),
         "42501" => Meant::Denied,
         "3D000" => Meant::NoDatabase,
@@ -273,7 +274,7 @@ fn of_mysql(number: u16, code: &str) -> Meant {
         1146 => Meant::Is(What::NoTable),
         1054 => Meant::Is(What::OtherTable),
         1290 | 1792 | 1836 => Meant::Refused(READ_ONLY),
-        // A prepared statement that is not there after it was made.
+        // A prepared statement that is missing after it was made.
         1243 => Meant::Refused(POOLED),
         _ if code.starts_with("08") => BROKEN,
         _ => Meant::Unknown,

@@ -1,8 +1,8 @@
-//! The way to a database: a bounded number of connections, which are used again.
+//! The connections to a database: a bounded number, which are used again.
 //!
-//! Each runtime that asks has connections of its own, driven by that runtime: an answer then comes without a change of thread. But nothing
-//! waits for such a runtime, which may end or stand still: time limits are kept by the client's own thread, and a connection that
-//! did not answer in time is closed, which takes back what it had begun.
+//! Each runtime that sends requests has separate connections, which it drives itself: an answer then needs no change of thread. But no
+//! operation depends on such a runtime, which may end or be blocked. The client's own thread drives all time limits. A connection that did
+//! not answer in time is closed, which undoes an open transaction.
 
 use std::fmt;
 use std::future::Future;
@@ -35,13 +35,13 @@ pub(super) struct Link {
     own: Handle,
     idle: Mutex<Vec<Idle>>,
     clock: Arc<dyn Clock>,
-    /// Shared with each open connection, which are counted by it.
+    /// Counts the open connections: each of them has a clone.
     open: Arc<()>,
-    /// A connection was put back.
+    /// Notified when a connection is put back.
     returned: Notify,
-    /// One for each connection in use.
+    /// One permit for each connection in use.
     slots: Arc<Semaphore>,
-    /// One more, for the client's own thread: those who wait must not keep it from renewing what is held.
+    /// One more permit, for the client's own thread: waiters must not keep it from renewing leases.
     reserve: Arc<Semaphore>,
     most: usize,
     only_own: bool,
@@ -58,38 +58,38 @@ struct Idle {
     open: Arc<()>,
 }
 
-/// The right to have a connection. An abandoned attempt to open one keeps it, see [`Attempt`].
+/// The permission to have a connection. An abandoned attempt to open one keeps it, see [`Attempt`].
 type Slot = Arc<OwnedSemaphorePermit>;
 
-/// What serves a request.
+/// The connection for a request.
 enum Source {
     Idle(Idle),
     /// A new connection, to be opened on this runtime.
     New(runtime::Id),
 }
 
-/// What was said with a session: nothing, if it is as it was opened.
+/// The client's knowledge of a session. It is empty for a new session.
 #[derive(Debug, Default)]
 pub(super) struct SessionInfo {
-    /// What it was told of itself when it was last used.
+    /// The settings of its last use.
     pub(super) settings: String,
-    /// Its number, if it was asked.
+    /// Its number, if it was queried.
     pub(super) number: i64,
-    /// With the number, identifies the session: after a failover, another session may have that number.
+    /// Identifies the session, together with the number: after a failover, another session may have that number.
     pub(super) mark: String,
 }
 
-/// A connection that nobody used for so long is looked at before it is used.
+/// An idle connection is checked before its use after this time.
 const STALE: Duration = Duration::from_secs(2);
 
-/// So long one waits for others before it opens a connection of its own, if it may.
+/// The wait for a connection before an additional one is opened, where that is allowed.
 const MOMENT: Duration = Duration::from_millis(250);
 
-/// How long to wait for a connection that is put back before trying again to open one, where the database has none left. It is long, so that
-/// clients without any come first.
+/// The wait for a returned connection before the next attempt to open one, if the database has none left. It is long, so that clients
+/// without any connection come first.
 const FULL_PAUSE: Duration = Duration::from_millis(500);
 
-/// How far a request has come: what a silence then means.
+/// The progress of a request, which determines the meaning of a timeout.
 #[derive(Default)]
 struct Stage(Mutex<Option<What>>);
 
@@ -108,16 +108,16 @@ impl Stage {
 pub(super) struct Lent {
     pub(super) connection: Connection,
     runtime: runtime::Id,
-    /// Nothing, if it is beside those that are counted.
+    /// `None` for a connection beside the bounded ones.
     slot: Option<Slot>,
     open: Arc<()>,
-    /// Whether it was used before, and may have been closed meanwhile.
+    /// Whether it was used before. The server may have closed it since.
     pub(super) used: bool,
     pub(super) session: SessionInfo,
 }
 
 impl Link {
-    /// With so many connections at the most.
+    /// Creates a link with at most this number of connections.
     pub(super) fn new(address: &Address, most: usize, context: &EngineContext) -> Self {
         Self {
             dialect: address.dialect,
@@ -138,19 +138,20 @@ impl Link {
         }
     }
 
-    /// One of them is for the client's own thread alone.
+    /// Reserves one connection for the client's own thread.
     pub(super) fn with_a_reserve(self) -> Self {
         self.slots.forget_permits(1);
         self.reserve.add_permits(1);
         self
     }
 
-    /// If all are in use for more than a moment, another one is opened, and closed after its use: whoever has them may stand still.
+    /// Allows an additional connection if all are in use for longer than a moment. It is closed after its use. The runtimes that use the
+    /// others may be blocked.
     pub(super) fn that_overflows(self) -> Self {
         Self { overflows: true, ..self }
     }
 
-    /// All of them are driven by the client's own thread, whoever uses them.
+    /// Drives all connections on the client's own thread, whichever runtime uses them.
     pub(super) fn on_own_runtime(self) -> Self {
         Self { only_own: true, ..self }
     }
@@ -167,12 +168,12 @@ impl Link {
         Fault::of(self.dialect, &self.at, error)
     }
 
-    /// What an error means.
+    /// Returns the kind of an error.
     pub(super) fn what(&self, error: &Error) -> What {
         error.as_database_error().map_or(What::NoAnswer, |said| fault::meaning(self.dialect, said))
     }
 
-    /// Whether an error says that the database has ended this connection, and with it the session.
+    /// Returns whether an error says that the database has ended this connection, and with it the session.
     pub(super) fn says_ended(&self, error: &Error) -> bool {
         match error {
             Error::Io(error) => matches!(
@@ -194,8 +195,8 @@ impl Link {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something on a connection, within the time limit of one request; once more on a new one, if an old one turns out to be
-    /// closed, or if the database took it back.
+    /// Runs a request on a connection, within its time limit. Runs it once more on a new connection if an old one turns out to be closed,
+    /// or if the database rolled the request back.
     pub(super) async fn with<W: Work>(&self, mut work: W) -> Result<W::Answer, Fault> {
         let stage = Stage::default();
         let attempts = async {
@@ -210,7 +211,7 @@ impl Link {
                     }
                     Err(error) => error,
                 };
-                // What it had begun ends with the connection, unless the database itself has ended it.
+                // The connection is dropped, which ends an open transaction, unless the database has ended it already.
                 let fault = self.fault(error);
                 let again = match fault.what {
                     What::Conflict => true,
@@ -228,11 +229,11 @@ impl Link {
             }
         };
         let done = self.within(self.limit, What::NoAnswer, attempts).await;
-        // Once something was sent, nobody knows what became of it.
+        // After the request was sent, its outcome is unknown.
         done.map_err(|fault| if fault.what.is_silence() { self.as_of(stage.get(), fault) } else { fault })
     }
 
-    /// The same fault, for a request that had come this far.
+    /// Returns the fault of a request that has reached this stage.
     fn as_of(&self, stage: What, fault: Fault) -> Fault {
         if stage == What::Full {
             let message = format!(
@@ -244,12 +245,12 @@ impl Link {
         Fault { what: stage, ..fault }
     }
 
-    /// Runs a statement that changes something: what it has done, and whether it was sent before and not answered.
+    /// Runs a statement that changes something. Returns its result, and whether it was sent before without an answer.
     pub(super) async fn run(&self, sql: &Sql, args: &[Arg<'_>]) -> Result<(Done, bool), Fault> {
         self.with(Run { sql, args }).await
     }
 
-    /// Runs a statement that is not sent again: its first row, if it answers with any.
+    /// Runs a statement that is not sent again. Returns its first row, if there is one.
     pub(super) async fn once<T: Send>(
         &self,
         sql: &Sql,
@@ -259,7 +260,7 @@ impl Link {
         Ok(self.with(Once(Rows { sql, args, read })).await?.into_iter().next())
     }
 
-    /// The same for a statement that only does something.
+    /// Runs a statement that changes something and is not sent again.
     pub(super) async fn run_once(&self, sql: &Sql, args: &[Arg<'_>]) -> Result<Done, Fault> {
         Ok(self.with(Once(Run { sql, args })).await?.0)
     }
@@ -274,14 +275,14 @@ impl Link {
         self.with(Rows { sql, args, read }).await
     }
 
-    /// A connection of this runtime, within the time limit.
+    /// Returns a connection for this runtime, within the time limit.
     pub(super) async fn take(&self) -> Result<Lent, Fault> {
         let stage = Stage::default();
         let taken = self.within(self.limit, What::NotSent, self.take_at_leisure(&stage)).await;
         taken.map_err(|fault| if fault.what.is_silence() { self.as_of(stage.get(), fault) } else { fault })
     }
 
-    /// The same, however long others take to give one back; nothing, if this is over before.
+    /// Waits for a connection without a time limit while all are in use. Returns `None` if `over` completes first.
     pub(super) async fn take_unless(&self, over: impl Future<Output = ()>) -> Result<Option<Lent>, Fault> {
         let here = self.here();
         let slot = tokio::select! {
@@ -292,7 +293,7 @@ impl Link {
         self.within(self.limit, What::NotSent, self.connection(here, slot)).await.map(Some)
     }
 
-    /// One that is to be had without waiting for another's end.
+    /// Returns a connection if one is available without a wait for its return.
     pub(super) async fn take_now(&self) -> Result<Option<Lent>, Fault> {
         let Ok(slot) = self.slots.clone().try_acquire_owned() else { return Ok(None) };
         let opening = self.connection(self.here(), Some(Arc::new(slot)));
@@ -311,7 +312,7 @@ impl Link {
         self.connection(here, slot).await
     }
 
-    /// The runtime whose connections whoever asks here uses: the client's own, where this one cannot have any.
+    /// Returns the runtime whose connections the caller uses: the client's own, if the current one cannot have any.
     fn here(&self) -> runtime::Id {
         if self.only_own {
             return self.own.id();
@@ -344,7 +345,7 @@ impl Link {
         Some(Arc::new(slot.expect("it is never closed")))
     }
 
-    /// One that nobody uses, or a new one.
+    /// Returns an idle connection, or a new one.
     async fn connection(&self, here: runtime::Id, slot: Option<Slot>) -> Result<Lent, Fault> {
         let give_up = self.clock.now() + self.limit / 2;
         let mut full = false;
@@ -352,7 +353,7 @@ impl Link {
             let runtime = match self.source(here, full) {
                 Source::New(runtime) => runtime,
                 Source::Idle(Idle { mut connection, runtime, session, since, open }) => {
-                    // The database may have closed it meanwhile, and that is found out before it matters.
+                    // The database may have closed the idle connection, which is noticed before the request is sent.
                     if self.clock.now().since(since) > STALE && connection.ping().await.is_err() {
                         self.forget_idle();
                         continue;
@@ -361,8 +362,8 @@ impl Link {
                 }
             };
             match self.open_for(runtime, slot.clone()).await {
-                // The database has none left, but others of this client have some, and will put them back. Those of a session are kept
-                // for as long as a lock is held.
+                // The database has no connection left, but other requests of this client will put theirs back. With `only_own`, there is no
+                // such wait: those connections are kept for as long as a lock is held.
                 Err(fault)
                     if fault.what == What::Exhausted
                         && !self.only_own
@@ -404,7 +405,7 @@ impl Link {
         })
     }
 
-    /// A connection beside the bounded ones, on the client's own runtime.
+    /// Opens a connection beside the bounded ones, on the client's own runtime.
     pub(super) async fn another(&self) -> Result<Connection, Fault> {
         self.within(self.limit, What::NotSent, self.open(None)).await
     }
@@ -413,10 +414,10 @@ impl Link {
         self.open_on(&self.own, slot).await?.ok_or_else(|| self.refused("the client was closed"))
     }
 
-    /// Opens a connection; nothing, if this runtime cannot.
+    /// Opens a connection. Returns `None` if this runtime cannot.
     async fn open_on(&self, runtime: &Handle, slot: Option<Slot>) -> Result<Option<Connection>, Fault> {
         let (options, limit) = (self.options.clone(), self.limit);
-        // By a task of its own, which panics on such a runtime.
+        // A separate task, which panics on a runtime without I/O.
         let opening = runtime.spawn(async move {
             let late = |_| Error::Io(ErrorKind::TimedOut.into());
             tokio::time::timeout(limit, options.connect(limit)).await.map_err(late)?
@@ -436,11 +437,12 @@ impl Link {
         self.without_io.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An idle connection, or where to open one.
+    /// Returns an idle connection, or the runtime on which to open one.
     ///
-    /// A runtime uses its own connections. Where no more can be opened, by the bound or because the database is full, it also uses those of
-    /// the client's own runtime, which never stands still. If there are none of these, another runtime's connection makes room for one:
-    /// so runtimes that take turns do not close each other's connections for ever.
+    /// A runtime uses its own connections. If the bound or a full database prevents a new connection, it also uses those of the client's own
+    /// runtime, which is never blocked. If there are none of these, idle connections of other runtimes are closed to make room. Unless these
+    /// were stale, the new connection is opened on the client's own runtime. So runtimes that take turns do not close each other's
+    /// connections again and again.
     fn source(&self, here: runtime::Id, full: bool) -> Source {
         let mut idle = self.idle();
         let room = self.slots.available_permits() + self.reserve.available_permits();
@@ -458,15 +460,15 @@ impl Link {
         Source::New(if unused { here } else { self.own.id() })
     }
 
-    /// Closes what nobody uses: if one of them was closed by the database, the others may have been, too.
+    /// Closes all idle connections: if the database closed one of them, it may have closed the others, too.
     pub(super) fn forget_idle(&self) {
         self.idle().clear();
     }
 
-    /// Closes an idle connection, to make room at the database for another purpose, unless it is the only one; whether it has.
+    /// Closes an idle connection, to make room at the database for another purpose, unless it is the only one. Returns whether it did.
     pub(super) fn make_room(&self) -> bool {
         let mut idle = self.idle();
-        // One of them is the link's own.
+        // The link itself has one of these clones.
         let closes = !idle.is_empty() && Arc::strong_count(&self.open) > 2;
         if closes {
             idle.remove(0);
@@ -475,7 +477,7 @@ impl Link {
     }
 
     pub(super) fn put_back(&self, lent: Lent) {
-        // Before its slot is free, so that whoever waits for one finds it.
+        // The connection is put back before its slot is free, so that the next request for a slot finds it.
         let Lent { connection, runtime, session, slot, open, .. } = lent;
         if slot.is_none() {
             return;
@@ -485,7 +487,7 @@ impl Link {
         self.returned.notify_one();
     }
 
-    /// What does not answer in this time does not answer.
+    /// Fails a request that is not answered within the time limit.
     pub(super) async fn within<T>(
         &self,
         limit: Duration,
@@ -500,17 +502,17 @@ impl Link {
         in_time.unwrap_or_else(|_| Err(Fault::late(self.dialect, &self.at, limit, what)))
     }
 
-    /// Lets go of what is not in use.
+    /// Closes the idle connections.
     pub(super) async fn close(&self) {
         let idle = std::mem::take(&mut *self.idle());
         futures_util::future::join_all(idle.into_iter().map(|idle| idle.connection.close())).await;
     }
 }
 
-/// An attempt to open a connection. If its waiter drops it, the attempt counts as a connection until it has ended, or until its runtime
-/// stands still: an application's runtime may never be driven again. The client's own runtime never stands still.
+/// An attempt to open a connection. If its future is dropped, the attempt counts as a connection until it ends, or until its runtime is
+/// blocked: an application's runtime may never be driven again. The client's own runtime is never blocked.
 struct Attempt {
-    /// Nothing, once it has ended.
+    /// `None` after the attempt has ended.
     opening: Option<JoinHandle<Result<Connection, Error>>>,
     slot: Option<Slot>,
     runtime: Handle,
@@ -518,7 +520,7 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// Nothing, if the runtime cannot open connections.
+    /// Waits for the result. `None` if the runtime cannot open connections.
     async fn outcome(&mut self) -> Option<Result<Connection, Error>> {
         let outcome = self.opening.as_mut()?.await;
         self.opening = None;
@@ -535,7 +537,7 @@ impl Drop for Attempt {
             let _slot = slot;
             tokio::select! {
                 _ = &mut opening => {}
-                // If the runtime is driven again, the attempt does not go on.
+                // If the runtime is driven again, the attempt does not continue.
                 () = stillness_of(&runtime), if !is_own => opening.abort(),
             }
         });

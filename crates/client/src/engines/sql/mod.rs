@@ -29,10 +29,10 @@ use crate::error::ConnectError;
 use crate::sql::Dialect;
 use crate::url::{EngineUrl, UrlError};
 
-/// The ways of locking with a database.
+/// The recipes for a lock in a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Recipe {
-    /// A row that says who holds.
+    /// A row that names the holder.
     Table,
     /// A row that an open transaction locks.
     Row,
@@ -68,7 +68,7 @@ impl Recipe {
     }
 }
 
-/// A duration as the databases count it: beyond some centuries, it is all the same.
+/// Returns a duration in the unit of the databases, at most some centuries.
 fn whole_ms(duration: Duration) -> i64 {
     const LONGEST: i64 = 10_000_000_000_000;
     i64::try_from(duration.as_millis()).map_or(LONGEST, |ms| ms.min(LONGEST))
@@ -90,7 +90,7 @@ pub(super) async fn open_url(
     Ok(opened.map_err(|fault| fault.error)?)
 }
 
-/// The statements that make the tables of the recipe that a URL names.
+/// Returns the statements that create the tables of the recipe in a URL.
 pub(super) fn migration(dialect: Dialect, url: &EngineUrl<'_>) -> Result<Vec<String>, UrlError> {
     let address = Address::parse(url, dialect)?;
     Ok(match address.recipe {

@@ -1,5 +1,5 @@
-//! A proxy that pools transactions: each may be in another session, where neither locks, settings, messages nor prepared statements are
-//! one's own. It is told by the number of the session, which there is not the same from transaction to transaction.
+//! Detection of a proxy that pools transactions. Behind it, each transaction may run in another session, so locks, settings, messages and
+//! prepared statements do not belong to the client. The number of the session then changes between transactions.
 
 use sqlx::Error;
 
@@ -8,9 +8,9 @@ use super::fault::{Fault, POOLED, What};
 use super::link::Link;
 use crate::sql::Dialect;
 
-/// Which of the two connections is asked each time for the session that it is in. A pool that gives out the session that it had back last
-/// shows itself when they take turns, and one that gives them out in a circle when they do not. The more are asked, the less it matters
-/// that other clients of the pool come in between: a pool stays unseen only if it gives each of the two its own session every time.
+/// The order in which two connections are asked for their session. A pool that reuses the last returned session is detected when the
+/// connections take turns, and a round-robin pool when they do not. With more queries, other clients of the pool in between matter less: a
+/// pool is missed only if each of the two connections always gets the same session.
 const ASKED: [Asked; 16] = {
     use Asked::{One, Other};
     [One, Other, One, One, Other, Other, One, Other, Other, One, Other, One, One, Other, One, Other]
@@ -22,7 +22,7 @@ enum Asked {
     Other,
 }
 
-/// Refuses such a proxy. With MySQL, there is nothing to ask: such proxies give an answer of their own.
+/// Refuses such a proxy. With MySQL this is not possible: such proxies answer the query for the session themselves.
 pub(super) async fn refuse(link: &Link) -> Result<(), Fault> {
     if link.dialect != Dialect::Postgres {
         return Ok(());
@@ -57,7 +57,7 @@ async fn is_pooled(one: &mut Connection, other: &mut Connection) -> Result<bool,
     Ok(false)
 }
 
-/// In which session a connection is. Not prepared: of two who prepare a statement in the same session, the second is refused.
+/// Returns the session of a connection. The statement is not prepared: a second preparation of it in the same session would fail.
 async fn session(connection: &mut Connection) -> Result<i64, Error> {
     let answers = connection.batch("SELECT pg_backend_pid()::bigint".to_owned()).await?;
     answers.iter().flatten().next().ok_or(Error::RowNotFound)?.int(0)

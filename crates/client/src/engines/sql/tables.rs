@@ -1,4 +1,4 @@
-//! The tables of all recipes: how they are made, and what is read from them.
+//! The tables of all recipes: their creation, and the reading of their columns.
 
 use sqlx::Error;
 
@@ -8,10 +8,10 @@ use super::link::Link;
 use super::work::Plain;
 use crate::sql::Dialect;
 
-/// The number that whoever makes tables in PostgreSQL locks: any, as long as it is always the same.
+/// The advisory lock for creating tables in PostgreSQL: an arbitrary number, but always the same.
 const MAKING_TABLES: i64 = 0x7465_6e75_7265;
 
-/// Makes the tables, if they are not there. They are named by how their names end, with their columns.
+/// Creates the tables if they are missing. Each is given by the suffix of its name, and its columns.
 pub(super) async fn ensure_tables(
     link: &Link,
     name: &str,
@@ -27,16 +27,16 @@ pub(super) async fn ensure_tables(
     if link.dialect == Dialect::MySql {
         link.with(Plain(make)).await?;
     } else {
-        // One after the other: two who make a table at once get in each other's way, `IF NOT EXISTS` or not. Statements that are sent
-        // together are one transaction.
+        // One creation at a time: two concurrent ones conflict, even with `IF NOT EXISTS`. Statements that are sent together are one
+        // transaction.
         let one_by_one = format!("SELECT pg_advisory_xact_lock({MAKING_TABLES}); {}", make.join("; "));
         link.with(Plain(&[one_by_one])).await?;
     }
-    // The others may be somebody else's.
+    // An existing table may belong to another program.
     link.with(Plain(&looks)).await
 }
 
-/// The first name that does not begin with this any more, of those that can be: no name has such a byte in it.
+/// Returns the first byte string after all names with this prefix: no name contains the byte 0xff.
 pub(super) fn end_of(prefix: &str) -> Vec<u8> {
     [prefix.as_bytes(), &[0xff]].concat()
 }

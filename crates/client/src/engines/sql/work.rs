@@ -1,4 +1,4 @@
-//! What is done on a connection.
+//! Requests to the database.
 
 use std::future::Future;
 
@@ -6,12 +6,12 @@ use sqlx::Error;
 
 use super::connection::{Arg, Connection, Done, Row, Sql};
 
-/// Something that is done on a connection. If it may be sent again, twice must be as good as once; it is told whether it was sent before
-/// and not answered.
+/// A request to the database, run on a connection. If it may be sent again, a second run must have no further effect. `unanswered` says
+/// whether it was sent before without an answer.
 pub(super) trait Work: Send {
     type Answer: Send;
 
-    /// It must not be sent again if there was no answer: the first may still arrive, when the second is long over.
+    /// Whether the request must not be sent again: the first one may still be carried out, long after the second.
     const ONCE: bool = false;
 
     fn run(
@@ -48,7 +48,7 @@ impl<T: Send, F: Fn(&Row) -> Result<T, Error> + Send + Sync> Work for Rows<'_, F
     }
 }
 
-/// Something that is not sent again.
+/// A request that is not sent again.
 pub(super) struct Once<W>(pub(super) W);
 
 impl<W: Work> Work for Once<W> {

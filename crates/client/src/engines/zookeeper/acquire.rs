@@ -1,4 +1,4 @@
-//! How a lock is got, and waited for.
+//! Acquiring a lock, and waiting for it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,24 +18,24 @@ use crate::engines::session::{HasSession, InUse};
 use crate::error::{AcquireError, RenewError};
 use crate::random;
 
-/// How long a waiter pauses before it asks for a place again that was taken away.
+/// The pause before a waiter asks again for a place that was removed.
 const GONE_PAUSE: Duration = Duration::from_millis(200);
 
-/// So long is what the servers add to the path of an entry, at the most.
+/// The greatest length that the servers add to the path of an entry.
 const SEQUENCE: usize = 12;
 
-/// Why there is no lock.
+/// The reason why an attempt ended without a grant.
 enum Failure {
-    /// There will be none.
+    /// The request has failed.
     Ended(AcquireError),
-    /// What stood for the request is gone, with the session or by an operator's hand: it can be asked for anew.
+    /// The node of the request is gone, with its session or removed by an operator: the request can be repeated.
     Gone(Fault),
 }
 
 impl ZooKeeperEngine {
     pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
         if let Some((link, held)) = self.sessions.with(request.grant, request.ttl) {
-            // The answer to the first such request was lost.
+            // The response to the first such request was lost.
             match self.confirm(&link, request.grant, &held.node).await {
                 Ok(term) => return Ok(Granted::new(Some(held.token), term)),
                 Err(RenewError::Engine(error)) => return Err(error.into()),
@@ -45,7 +45,7 @@ impl ZooKeeperEngine {
         let lock = self.address.root.lock(&request.name);
         let mut is_first = true;
         loop {
-            // A request that is repeated keeps its place, also if the session has no room for others.
+            // A repeated request keeps its place, even if the session has no room for others.
             let earlier = self.sessions.find(request.ttl, |link| link.has_request(request.grant));
             let link = if let Some(link) = earlier {
                 link
@@ -66,7 +66,7 @@ impl ZooKeeperEngine {
             if fault.what() == What::SessionOver {
                 link.session().end();
             }
-            // The session may have been over before it was asked.
+            // The session may have ended before the request was sent.
             if std::mem::take(&mut is_first) {
                 continue;
             }
@@ -80,7 +80,7 @@ impl ZooKeeperEngine {
         }
     }
 
-    /// By the recipe `sequential`: an entry in the queue, until nobody before it is in its way.
+    /// Acquires by the recipe `sequential`: an entry in the queue, until no earlier entry conflicts with it.
     async fn queue(
         &self,
         link: &InUse<Link>,
@@ -88,7 +88,7 @@ impl ZooKeeperEngine {
         lock: &str,
     ) -> Result<Granted, Failure> {
         if !request.waits() && !link.has_request(request.grant) {
-            // Whoever does not wait has nothing to write if the lock is taken.
+            // A request that does not wait writes nothing if the lock is taken.
             let seen = self.asked(request, link.see_now(lock)).await?;
             let is_in_its_way = |mode: Mode| !mode.compatible_with(request.mode);
             if seen.children.queue.entries().iter().any(|entry| is_in_its_way(entry.mode)) {
@@ -117,7 +117,7 @@ impl ZooKeeperEngine {
         loop {
             let seen = self.seen(link, request, lock, seen.take()).await?;
             let queue = &seen.children.queue;
-            // By its own node: one of an earlier session may still be there, which is not ours any more.
+            // By the full name of its node: a node of an earlier session may still exist, and does not belong to this request any more.
             let own = node.path.rsplit_once('/').map_or("", |(_, own)| own);
             let Some(place) = queue.place(own) else {
                 return Err(Failure::Gone(Fault::Said(Error::NoNode)));
@@ -129,7 +129,7 @@ impl ZooKeeperEngine {
         }
     }
 
-    /// What was seen of the lock, or is now.
+    /// Returns the state of the lock that was seen already, or reads it.
     async fn seen(
         &self,
         link: &Link,
@@ -143,7 +143,7 @@ impl ZooKeeperEngine {
         }
     }
 
-    /// By the recipe `simple`: one node, which only one can make.
+    /// Acquires by the recipe `simple`: one node, which only one session can create.
     async fn take(
         &self,
         link: &InUse<Link>,
@@ -152,7 +152,7 @@ impl ZooKeeperEngine {
     ) -> Result<Granted, Failure> {
         let _room = link.room(lock.len() + SIMPLE.len() + 1);
         let mut turn = None;
-        // Who comes to others of its session does not ask before them.
+        // A request that joins other waiters of its session does not ask before them.
         let comes_to_others = request.waits()
             && link.turns().anybody_waits_for(&request.name)
             && !link.has_request(request.grant);
@@ -162,7 +162,7 @@ impl ZooKeeperEngine {
             if let Some(node) = in_the_way {
                 was_busy = true;
                 if turn.is_none() && request.waits() {
-                    // Without one if the session has ended, which shows in the next request.
+                    // `None` if the session has ended, which shows in the next request.
                     turn = self.waited(link, request, link.turns().turn(&request.name)).await?;
                 }
                 self.until_gone(link, request, &format!("{lock}/{node}")).await?;
@@ -182,7 +182,8 @@ impl ZooKeeperEngine {
         }
     }
 
-    /// Who came by the queue goes first: whichever of the two was later sees the other. What is in the way, if something is.
+    /// Grants the lock unless the queue has an entry; returns that entry if so. An entry of the queue takes precedence: of the two, the
+    /// later one sees the other.
     async fn alone(
         &self,
         link: &InUse<Link>,
@@ -200,10 +201,10 @@ impl ZooKeeperEngine {
         }
     }
 
-    /// Waits until a node is gone or the session has ended, and the queue is to be looked at again.
+    /// Waits until a node is gone or the session has ended, so that the queue is to be looked at again.
     ///
-    /// No waiter relies on its watch alone: about once in a session's timeout it looks whether the node is still there. That is one read,
-    /// which the server that it is connected to answers by itself.
+    /// No waiter relies on its watch alone: about once in a session's timeout, it checks whether the node still exists. That is one read,
+    /// which the connected server answers without the others.
     async fn until_gone(
         &self,
         link: &InUse<Link>,
@@ -234,7 +235,7 @@ impl ZooKeeperEngine {
         Ok(())
     }
 
-    /// Waits for something; nothing, if the session has ended before it came.
+    /// Waits for a future. Returns `None` if the session ends first.
     async fn waited<T>(
         &self,
         link: &InUse<Link>,
@@ -249,7 +250,7 @@ impl ZooKeeperEngine {
         }
     }
 
-    /// The lock is this request's: what is to be done before it is told so.
+    /// Completes a grant: marks the value and makes sure that the session has time left.
     async fn grant(
         &self,
         link: &InUse<Link>,
@@ -265,7 +266,7 @@ impl ZooKeeperEngine {
         let mut marked = None;
         if request.mode.may_write() && seen.value.is_some() {
             let mark = KeptValue::marked(value.clone(), request.grant);
-            // Before it is sent: whoever withdraws the request leaves the value without the mark.
+            // Recorded before the write is sent: a withdrawal of the request then leaves the value without the mark.
             link.may_be_marked(request.grant, mark.clone());
             self.asked(request, self.write_value(link, &node.path, lock, &mark)).await?;
             marked = Some(mark);
@@ -277,7 +278,7 @@ impl ZooKeeperEngine {
         Ok(Granted::new(Some(node.token), term).with_value(value))
     }
 
-    /// Writes the lock's value, if what stands for the grant is still there.
+    /// Writes the lock's value, if the grant's node still exists.
     pub(super) async fn write_value(
         &self,
         link: &Link,
@@ -292,12 +293,12 @@ impl ZooKeeperEngine {
         Ok(())
     }
 
-    /// Leaves nothing of a request in its session.
+    /// Removes all that a request left in its session.
     pub(super) async fn leave(&self, link: &Link, request: &AcquireRequest, lock: &str) -> Result<(), Fault> {
         link.withdraw(lock, &self.address.names.entry(request.grant, request.mode), request.grant).await
     }
 
-    /// The answer to a request, unless it is cancelled.
+    /// Waits for the response to a request, unless the acquire is cancelled.
     async fn asked<T, E>(
         &self,
         request: &AcquireRequest,

@@ -1,4 +1,4 @@
-//! Where a ZooKeeper is, how to log in, and what else a URL says: `zookeeper://user:password@host:port,host:port/root?option=value`.
+//! The servers, the login and the options in a URL: `zookeeper://user:password@host:port,host:port/root?option=value`.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,30 +13,30 @@ use crate::url::{EngineUrl, UrlError};
 const EXAMPLE: &str = "zookeeper://user:password@host1:2181,host2,host3/root";
 const DEFAULT_PORT: u16 = 2181;
 
-/// How long a request may take, if the URL does not say.
+/// The default time limit of a request.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(5);
 
-/// What `tickTime` is where nobody changed it.
+/// ZooKeeper's default `tickTime`.
 const DEFAULT_TICK: Duration = Duration::from_secs(2);
 
-/// What a URL says.
+/// The content of a URL.
 #[derive(Clone)]
 pub(super) struct Address {
     authority: Authority,
     pub(super) root: Root,
     pub(super) recipe: Recipe,
     pub(super) names: Naming,
-    /// How long one request may take.
+    /// The time limit of one request.
     pub(super) limit: Duration,
     /// The servers' `tickTime`.
     pub(super) tick: Duration,
-    /// Whether the server makes nodes that go when they are empty.
+    /// Whether the server supports container nodes, which it removes when they are empty.
     pub(super) containers: bool,
 }
 
 impl Address {
     pub(super) fn parse(url: &EngineUrl<'_>) -> Result<Self, UrlError> {
-        // A URL with a password in it is not repeated in an error.
+        // The error does not repeat the URL, since it may contain a password.
         let wrong = |message: String| UrlError::Location {
             url: format!("{}://…", url.scheme),
             message: format!("{message}: it looks like `{EXAMPLE}`"),
@@ -54,7 +54,7 @@ impl Address {
         };
         for (option, value) in &url.options {
             if !address.set(option, value).map_err(wrong)? {
-                // It may be the end of a password with a `?` in it.
+                // The text may be the end of a password with a `?` in it.
                 let option = if option.contains('@') { "…" } else { option };
                 return Err(UrlError::UnknownOption {
                     engine: "zookeeper",
@@ -66,7 +66,7 @@ impl Address {
         Ok(address)
     }
 
-    /// Whether there is such an option.
+    /// Sets an option. Returns whether it exists.
     fn set(&mut self, option: &str, value: &str) -> Result<bool, String> {
         match option {
             "recipe" => self.recipe = Recipe::parse(value)?,
@@ -89,34 +89,34 @@ impl Address {
         Ok(true)
     }
 
-    /// The servers, as the client crate and messages have them.
+    /// Returns the servers in the format of the client crate and of messages.
     pub(super) fn hosts(&self) -> String {
         let each: Vec<_> = self.authority.hosts.iter().map(|(host, port)| shown(host, *port)).collect();
         each.join(",")
     }
 
-    /// Host and port of each server.
+    /// Returns host and port of each server.
     pub(super) fn servers(&self) -> &[(String, u16)] {
         &self.authority.hosts
     }
 
-    /// Whether there is one server, as far as the URL says.
+    /// Whether the URL names only one server.
     pub(super) const fn is_one_server(&self) -> bool {
         self.authority.hosts.len() == 1
     }
 
-    /// What proves to the servers who this is.
+    /// Returns the login for the servers.
     pub(super) fn login(&self) -> Option<String> {
         let user = self.authority.user.as_deref()?;
         Some(format!("{user}:{}", self.authority.password.as_deref().unwrap_or_default()))
     }
 
-    /// Who may touch the nodes that are made: whoever logs in makes them for itself.
+    /// Returns the permissions of new nodes: with a login, only its user has access.
     pub(super) const fn acls(&self) -> Acls<'static> {
         if self.authority.user.is_some() { Acls::creator_all() } else { Acls::anyone_all() }
     }
 
-    /// The same text for the same locks: of the servers in any order, and without the login.
+    /// Returns the same text for the same locks, for any order of the servers, and without the login.
     pub(super) fn place(&self) -> String {
         format!("zookeeper://{}{}", self.authority.place(), self.root.as_str())
     }
@@ -142,7 +142,7 @@ fn root(path: &str) -> Result<Root, String> {
 
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the login.
+        // The login is left out.
         f.debug_tuple("Address").field(&self.place()).finish()
     }
 }

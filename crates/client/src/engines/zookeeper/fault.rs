@@ -1,4 +1,4 @@
-//! Errors of ZooKeeper and of the way to it, with the servers' own words and what to do.
+//! Errors of ZooKeeper and of the connection to it, with the servers' own words and advice.
 
 use std::io;
 use std::time::Duration;
@@ -7,25 +7,25 @@ use zookeeper_client::{Error, MultiWriteError};
 
 use crate::error::EngineError;
 
-/// Why a request has no answer, or not the one that it asked for.
+/// The reason why a request has no response, or another one than expected.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// No answer came in this time: whether it was done is not known.
+    /// No response arrived in this time. It is unknown whether the request was done.
     Silent(Duration),
-    /// ZooKeeper, or the client crate, said this.
+    /// An error of ZooKeeper, or of the client crate.
     Said(Error),
-    /// What is stored there cannot be right.
+    /// The stored data cannot be valid.
     Damaged(String),
 }
 
-/// What an answer means for the request.
+/// The meaning of an error for its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// The connection broke before the answer came: whether it was done is not known.
+    /// The connection broke before the response arrived. It is unknown whether the request was done.
     AnswerLost,
-    /// The session has ended, and all that it held with it.
+    /// The session has ended, and all its nodes with it.
     SessionOver,
-    /// It was not done.
+    /// The request was not done.
     Refused,
 }
 
@@ -41,7 +41,7 @@ impl From<MultiWriteError> for Fault {
     }
 }
 
-/// What an error means for the request that it is the answer to.
+/// Returns the meaning of an error for its request.
 pub(super) fn what(error: &Error) -> What {
     match error {
         Error::SessionExpired | Error::AuthFailed | Error::ClientClosed | Error::NoHosts => What::SessionOver,
@@ -61,10 +61,10 @@ pub(super) fn what(error: &Error) -> What {
         | Error::Unimplemented
         | Error::ReconfigDisabled
         | Error::RuntimeInconsistent
-        // A code that the crate does not know is an answer all the same.
+        // A code that the crate does not know is a response all the same.
         | Error::UnexpectedErrorCode(_)
         | Error::UnmarshalError { .. } => What::Refused,
-        // Also what the crate makes of a connection that broke in some other way.
+        // Includes the crate's errors for a connection that broke in some other way.
         _ => What::AnswerLost,
     }
 }
@@ -78,12 +78,13 @@ impl Fault {
         }
     }
 
-    /// Whether ZooKeeper said just this.
+    /// Whether ZooKeeper returned exactly this error.
     pub(super) fn is(&self, error: &Error) -> bool {
         matches!(self, Self::Said(said) if said == error)
     }
 
-    /// The error for users of the servers at `at`. It quotes the answer once: the servers send a code, and the client crate has a text for each.
+    /// Returns the error for users of the servers at `at`. It quotes the answer once: the servers send a code, and the client crate has a
+    /// text for each.
     pub(super) fn error(self, at: &str) -> EngineError {
         let error = match self {
             Self::Silent(limit) => {
@@ -139,7 +140,7 @@ fn unreachable(message: String) -> EngineError {
     EngineError::Unreachable { engine: ENGINE, message, cause: None }
 }
 
-/// No server can be reached, for these reasons: a name that does not resolve, or a connection that is refused.
+/// Returns the error for unreachable servers, with a reason for each: a name that does not resolve, or a connection that is refused.
 pub(super) fn no_server(reasons: Vec<NoServer>) -> EngineError {
     let unknown = reasons.iter().all(|reason| matches!(reason, NoServer::UnknownHost { .. }));
     let texts: Vec<_> = reasons
@@ -158,7 +159,7 @@ pub(super) fn no_server(reasons: Vec<NoServer>) -> EngineError {
     }
 }
 
-/// Why one server cannot be reached.
+/// The reason why one server cannot be reached.
 pub(super) enum NoServer {
     UnknownHost { host: String, error: io::Error },
     NoConnection { at: String, error: io::Error },

@@ -1,4 +1,4 @@
-//! What is seen of locks from outside.
+//! Inspection of locks.
 
 use futures_util::future::join_all;
 use tenure_table::{GrantId, LockName, Mode};
@@ -12,22 +12,22 @@ use crate::engines::queue::Entry;
 use crate::engines::stranger::another;
 use crate::info::{LockInfo, Member};
 
-/// So many nodes are read together.
+/// The number of nodes that are read together.
 const TOGETHER: usize = 100;
 
-/// One who holds or waits, and what stands for it.
+/// A holder or waiter, and its node.
 #[derive(Clone, Debug)]
 pub(super) struct Present {
     /// The path of its node.
     pub(super) node: String,
     pub(super) data: Vec<u8>,
     pub(super) member: Member,
-    /// Whether it is one of ours, and listens to us.
+    /// Whether the node belongs to this engine, so that its holder reacts to a change.
     pub(super) ours: bool,
 }
 
 impl Link {
-    /// Who holds a lock, and who waits for it.
+    /// Returns the holders and the waiters of a lock.
     pub(super) async fn present(
         &self,
         lock: &str,
@@ -46,9 +46,9 @@ impl Link {
             for ((entry, node), answer) in some.iter().zip(paths).zip(answers) {
                 let (data, stat) = match answer {
                     MultiReadResult::Data { data, stat } => (data, Some(stat)),
-                    // It is gone by now.
+                    // The node is gone by now.
                     MultiReadResult::Error { err: Error::NoNode } => continue,
-                    // It is another user's.
+                    // The node belongs to another user.
                     MultiReadResult::Error { err: Error::NoAuth } => (Vec::new(), None),
                     other => return Err(unexpected(Some(other))),
                 };
@@ -80,13 +80,13 @@ impl Link {
         Ok(info)
     }
 
-    /// The locks whose names begin so.
+    /// Returns the locks whose names have this prefix.
     pub(super) async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>, Fault> {
         self.within_limit(self.client().sync("/")).await?;
         let (folder, begin) = self.root().folder(prefix);
         let names = prefix.rsplit_once('/').map(|(names, _)| names.to_owned());
         let mut found = Vec::new();
-        // Nodes to be looked at, and the names that they stand for: nothing, for the root.
+        // Nodes that are still to be read, with their names; `None` for the root.
         let mut open = vec![(folder, names)];
         let mut is_top = true;
         while !open.is_empty() {
@@ -114,7 +114,7 @@ impl Link {
             });
             for info in self.within_limit(async { Ok::<_, Fault>(join_all(looking).await) }).await? {
                 match info {
-                    // What we may not read is somebody else's.
+                    // A node without read permission belongs to another user.
                     Err(fault) if fault.is(&Error::NoAuth) => {}
                     info => locks.push(info?),
                 }
@@ -125,11 +125,11 @@ impl Link {
         Ok(locks)
     }
 
-    /// The children of nodes: none, of those that are gone or that we may not look at.
+    /// Returns the children of nodes; none for a node that does not exist or may not be read.
     async fn children(&self, nodes: &[(String, Option<String>)]) -> Result<Vec<Children>, Fault> {
         let mut reader = self.client().new_multi_reader();
         for (node, _) in nodes {
-            // The root of the tree has a path that no other one has.
+            // Only the root of the tree has a path that ends with `/`.
             reader.add_get_children(if node.is_empty() { "/" } else { node })?;
         }
         let answers = self.within_limit(reader.commit()).await?;
@@ -142,7 +142,7 @@ impl Link {
     }
 }
 
-/// The grant that a node of ours stands for, by what is in it.
+/// Returns the grant of a node of this engine, by its content.
 pub(super) fn grant(data: &[u8]) -> Option<GrantId> {
     Some(ours(data, Mode::Ex)?.grant)
 }
@@ -157,7 +157,7 @@ fn member(entry: &Entry, data: &[u8]) -> (Member, bool) {
     if let Some(member) = ours(data, entry.mode) {
         return (member, true);
     }
-    // kazoo writes who it is into its nodes, and others nothing: their names tell them apart.
+    // kazoo writes its identity into its nodes, and other recipes nothing: their names identify them.
     let mut member = another(if data.is_empty() { entry.node.as_bytes() } else { data });
     member.mode = entry.mode;
     (member, false)

@@ -1,19 +1,19 @@
-//! `zookeeper:`, locks in a ZooKeeper that is there already, as that project's documentation describes them, and as other languages' recipes do
-//! it, so that they exclude each other.
+//! `zookeeper:`, locks in an existing ZooKeeper, as that project's documentation describes them. They are compatible with other languages'
+//! recipes, so that their locks exclude each other.
 //!
 //! Recipes:
 //!
-//! - `sequential` (the default): an ephemeral, sequential node for each who holds or waits. The lowest that nobody before it conflicts with
-//!   holds; who waits watches the nearest before it that does, and nobody else.
-//! - `simple`: one ephemeral node, which one of those who wait watches in each session.
+//! - `sequential` (the default): an ephemeral, sequential node for each holder or waiter. A node without a conflicting earlier node holds
+//!   the lock. A waiter watches only the nearest conflicting node.
+//! - `simple`: one ephemeral node, which one waiter in each session watches.
 //!
 //! What must hold:
 //!
-//! - **A node carries the id of its grant**, so one whose answer was lost is found again, and not made twice.
-//! - **A grant ends with its session**, or when nobody renewed it for the session's timeout.
-//! - **Belief ends before the session can**: `link` says how that is known.
+//! - **A node carries the id of its grant**, so a node whose response was lost is found again, and not created twice.
+//! - **A grant ends with its session**, or after the session's timeout without a renewal.
+//! - **The deadline precedes the end of the session**: `link` explains the proof.
 //!
-//! What it assumes is in docs/engines/zookeeper.md.
+//! The assumptions are in docs/engines/zookeeper.md.
 
 mod acquire;
 mod address;
@@ -112,14 +112,14 @@ impl ZooKeeperEngine {
                 waking: Waking::One,
                 ..minimal("sequential")
             },
-            // What stands for a holder cannot be told from what stands for the next: so nobody takes it from one who lives.
+            // The nodes of two successive holders cannot be told apart, so a lock is not broken by force.
             Recipe::Simple => {
                 Capabilities { waking: Waking::All, breaking: Breaking::Ask, ..minimal("simple") }
             }
         };
         let engine =
             Self { address, sessions: Arc::default(), process: ProcessInfo::new(), capabilities, context };
-        // Whether it is there, and lets us in.
+        // Checks that the servers exist and accept the login.
         let link = engine.link(Ttl::DEFAULT).await?;
         let looked = async { link.client().check_stat("/").await };
         within(&engine.context, engine.address.limit, looked).await.map_err(|fault| engine.told(fault))?;
@@ -131,12 +131,12 @@ impl ZooKeeperEngine {
         self.context.clock.now()
     }
 
-    /// A fault in words.
+    /// Converts a fault into an error for the user.
     fn told(&self, fault: Fault) -> EngineError {
         fault.error(&self.address.hosts())
     }
 
-    /// The session of this ttl.
+    /// Returns a session of this TTL, and opens one if there is none.
     async fn link(&self, ttl: Ttl) -> Result<InUse<Link>, EngineError> {
         if let Some(link) = self.sessions.of(ttl) {
             return Ok(link);
@@ -145,7 +145,7 @@ impl ZooKeeperEngine {
             Link::open(&self.address, timeout, &self.context, &self.sessions).await
         });
         let opened = async { Ok::<_, Fault>(opening.await) };
-        // Others may be about to open one, which does not answer.
+        // Another request may be opening a session without a response.
         within(&self.context, self.address.limit, opened).await.map_err(|fault| self.told(fault))?
     }
 
@@ -153,19 +153,19 @@ impl ZooKeeperEngine {
         within(&self.context, self.address.limit, asking).await
     }
 
-    /// The session of a grant, and what stands for it.
+    /// Returns the session of a grant, and the grant.
     fn held(&self, grant: &Grant) -> Option<(InUse<Link>, Held)> {
         self.sessions.with(grant.id, grant.ttl)
     }
 
-    /// Whether a grant stands, and from when on it is believed in.
+    /// Checks whether a grant still exists, and returns its term.
     async fn confirm(&self, link: &InUse<Link>, grant: GrantId, node: &str) -> Result<Term, RenewError> {
         let asked = self.now();
         let looking = async {
             let stat = link.client().check_stat(node).await?.ok_or(Error::NoNode)?;
             if is_simple(node) {
                 let (data, _) = link.client().get_data(node).await?;
-                // Somebody took it away by hand, and another one came.
+                // Another holder may have the path after an operator deleted the grant's node.
                 look::grant(&data).filter(|found| *found == grant).ok_or(Error::NoNode)?;
             }
             Ok::<_, Fault>(stat.version)
@@ -181,7 +181,7 @@ impl ZooKeeperEngine {
         };
         match self.answer(confirming).await {
             Ok(0) => link.session().renewed(grant).ok_or(RenewError::Lost(LostReason::Expired)),
-            // Whoever breaks a lock changes its node. It stands until its holder lets go.
+            // Breaking a lock changes its node. The node remains until its holder releases the lock.
             Ok(_) => Err(RenewError::Lost(LostReason::Broken)),
             Err(fault) if fault.is(&Error::NoNode) => Err(lost(LostReason::Forgotten)),
             Err(fault) if fault.what() == What::SessionOver => Err(lost(LostReason::Disconnected)),
@@ -189,19 +189,19 @@ impl ZooKeeperEngine {
         }
     }
 
-    /// The lock as it is, and when those who hold it or wait for it are others.
+    /// Returns the state of a lock, and a future that resolves when its holders or waiters change.
     async fn look_and_watch(self: Arc<Self>, name: LockName) -> Result<Look, InspectError> {
         let link = self.link(Ttl::DEFAULT).await?;
         let lock = self.address.root.lock(&name);
         let looking = async {
-            // Before the look, so that no change is missed.
+            // Set before the look, so that no change is missed.
             let watcher = link.watch_children(&lock).await?;
             Ok((watcher, link.inspect(name).await?))
         };
         let (watcher, info) = self.answer(looking).await.map_err(|fault| self.told(fault))?;
         let (clock, session) = (self.context.clock.clone(), link.session());
         let (ended, timeout, room) = (session.ended().clone(), session.timeout(), link.room(lock.len()));
-        // An observer that is kept does not keep the session from being closed.
+        // A lasting observer does not keep the session from being closed.
         let link = link.downgrade();
         let change = Box::pin(async move {
             let _held = (room, link);
@@ -215,7 +215,7 @@ impl ZooKeeperEngine {
         Ok(Look { info, change })
     }
 
-    /// Writes a value, or takes it away if there is nothing in it.
+    /// Writes a value, or deletes it if it is empty.
     async fn put_value(&self, link: &Link, lock: &str, node: &str, value: &KeptValue) -> Result<(), Fault> {
         let path = format!("{lock}/{VALUE}");
         if value.bytes.is_empty() {
@@ -230,7 +230,7 @@ impl ZooKeeperEngine {
         let lasting = CreateMode::Persistent.with_acls(self.address.acls());
         match self.write_value(link, node, lock, value).await {
             Err(fault) if fault.is(&Error::NoNode) => {
-                // Either the grant does not stand, or there was no value yet.
+                // Either the grant's node does not exist, or there was no value yet.
                 let mut writer = link.client().new_multi_writer();
                 writer.add_check_version(node, -1)?;
                 writer.add_create(&path, &value.text(), &lasting)?;
@@ -240,7 +240,7 @@ impl ZooKeeperEngine {
         }
     }
 
-    /// Whether a node is there: `NoNode`, if it is not.
+    /// Checks whether a node exists; fails with `NoNode` if not.
     async fn stands(&self, link: &Link, node: &str) -> Result<(), Fault> {
         match link.client().check_stat(node).await? {
             Some(_) => Ok(()),
@@ -268,13 +268,13 @@ impl ZooKeeperEngine {
             return Err(BreakError::HolderKeepsIt { name, holders: members, advice: ASK_SIMPLE.into() });
         }
         let breaking = holders.iter().map(async |holder| match how {
-            // It finds its node changed.
+            // The holder finds its node changed.
             Break::Ask => Ok(link.client().set_data(&holder.node, &holder.data, None).await.map(drop)?),
             Break::Force => link.free(&holder.node, None).await,
         });
         for broken in self.answer(async { Ok(join_all(breaking).await) }).await.map_err(told)? {
             match broken {
-                // It let go meanwhile.
+                // The holder has released the lock meanwhile.
                 Err(fault) if fault.is(&Error::NoNode) => {}
                 broken => broken.map_err(told)?,
             }
@@ -283,8 +283,8 @@ impl ZooKeeperEngine {
     }
 }
 
-/// Writes by a grant that stands, one after the other. A write takes several steps, and each looks whether the grant's node is there: by
-/// the recipe `simple`, the next holder's node has the same path, so the node is not freed before the last step.
+/// Runs a write of a valid grant, after its earlier writes. A write takes several steps, each of which checks that the grant's node exists.
+/// By the recipe `simple`, the next holder's node has the same path, so the node is not freed before the last step.
 async fn write<T>(
     link: &Link,
     grant: &Grant,
@@ -330,7 +330,7 @@ impl Engine for ZooKeeperEngine {
             let freeing = async {
                 let _written = held.writing.lock().await;
                 if link.has_request(grant.id) && link.is_taken_by(&held.node, grant.id).await?.is_none() {
-                    // It was freed before, and the answer was lost: the node may be another's by now.
+                    // The node was freed before, and the response was lost: the path may belong to another grant by now.
                     return Err(Error::NoNode.into());
                 }
                 let marked = link.session().held(grant.id).ok_or(Error::NoNode)?.marked;
@@ -363,7 +363,7 @@ impl Engine for ZooKeeperEngine {
             let entry = self.address.names.entry(grant.id, grant.mode);
             for link in self.sessions.every(grant.ttl) {
                 match self.answer(link.withdraw(&lock, &entry, grant.id)).await {
-                    // It went with its session.
+                    // The request ended with its session.
                     Err(fault) if fault.what() == What::SessionOver => {}
                     withdrawn => withdrawn.map_err(|fault| self.told(fault))?,
                 }
@@ -377,7 +377,7 @@ impl Engine for ZooKeeperEngine {
             let lost = |reason| ValueError::Lost(Lost { name: grant.name.clone(), reason });
             let (link, held) = self.held(&grant).ok_or_else(|| lost(LostReason::Disconnected))?;
             let (lock, value) = (self.address.root.lock(&grant.name), KeptValue::written(bytes, grant.id));
-            // Before it is sent: a release that follows is done after it, and must know of it.
+            // Recorded before the write is sent: a release that follows is processed after it, and must include it.
             link.session().mark(grant.id, Some(value.clone()));
             let writing = write(&link, &grant, &held, self.put_value(&link, &lock, &held.node, &value));
             match self.answer(writing).await {
@@ -453,7 +453,7 @@ impl Engine for ZooKeeperEngine {
 
     fn close(self: Arc<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            // What is left goes with its session.
+            // All that is left is removed with its session.
             join_all(self.sessions.all().into_iter().map(Link::close)).await;
         })
     }
@@ -470,7 +470,7 @@ mod tests {
     use super::*;
     use crate::clock::SystemClock;
 
-    /// A write that is dropped goes on, and its last step may be about to be sent.
+    /// A dropped write continues, and its last step may be about to be sent.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_release_waits_for_a_write_that_is_under_way() {
         let url = format!("{}/unit?recipe=simple&tick_ms=500", ZooKeeper::shared().url());
@@ -486,7 +486,7 @@ mod tests {
         let writing = held.writing.lock().await;
         let mut releasing = pin!(engine.clone().release(grant.clone()));
         assert!(poll_immediate(&mut releasing).await.is_none());
-        // Sent behind what the release may have sent, in the same session.
+        // Sent after all requests of the release, in the same session.
         assert_eq!(holders().await, 1, "the node was freed while the write was under way");
         drop(writing);
         releasing.await.unwrap();

@@ -1,7 +1,7 @@
-//! Where locks are in ZooKeeper's tree, and what the children of a lock are.
+//! The paths of locks in ZooKeeper's tree, and the meaning of a lock's children.
 //!
-//! The lock `orders/42` is the node `/root/orders/42`, as in other languages' recipes. What ZooKeeper would not have in a path is written with
-//! `%` and two digits, as in URLs; what starts with `%` and goes on otherwise is the engine's own.
+//! The lock `orders/42` is the node `/root/orders/42`, as in other languages' recipes. Characters that ZooKeeper refuses in a path are
+//! written as `%` and two digits, as in URLs. Other names that start with `%` belong to the engine.
 
 use std::fmt::Write;
 
@@ -10,16 +10,17 @@ use tenure_table::{GrantId, LockName, Mode};
 
 use crate::engines::queue::{Entry, Queue, called, whose};
 
-/// The lock's value. Curator compares the names of all children: `~` comes after the digits of a sequence, so this node is in nobody's way.
+/// The lock's value. Curator compares the names of all children: `~` sorts after the digits of a sequence, so this node keeps no entry
+/// waiting.
 pub(super) const VALUE: &str = "~%value";
-/// The last start of what the lock protects, named for the same reason.
+/// The last start of the work that the lock protects, named for the same reason.
 pub(super) const START: &str = "~%start";
 /// The node of a holder by the recipe `simple`, which all its waiters watch. kazoo and Curator both take it for the first in the queue.
 pub(super) const SIMPLE: &str = "%lock__lock__-0000000001";
-/// A node that is changed to learn what time it is.
+/// A node that is written to read the servers' clock.
 const CLOCK: &str = "%clock";
 
-/// What the nodes of lock recipes end in, before the sequence, and how they lock: kazoo's, and Curator's.
+/// The texts before the sequence in the nodes of lock recipes, with their modes: kazoo's, and Curator's.
 const RECIPES: [(&str, Mode); 5] = [
     ("__lock__", Mode::Ex),
     ("__rlock__", Mode::Pr),
@@ -28,8 +29,8 @@ const RECIPES: [(&str, Mode); 5] = [
     ("lock-", Mode::Ex),
 ];
 
-/// Whose naming our entries follow. kazoo and Curator each read the sequence only behind a mark of their own, so one name cannot serve both.
-/// We read both, so clients with different settings exclude each other.
+/// The naming of the engine's entries. kazoo and Curator each read the sequence only after their own mark, so one name cannot serve both.
+/// The engine reads both, so clients with different settings exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Naming {
     Kazoo,
@@ -45,7 +46,7 @@ impl Naming {
         }
     }
 
-    /// The text between the grant and the sequence.
+    /// Returns the text between the grant and the sequence.
     const fn mark(self) -> &'static str {
         match self {
             Self::Kazoo => "__lock__",
@@ -53,12 +54,12 @@ impl Naming {
         }
     }
 
-    /// The name of an entry of ours, without its sequence.
+    /// Returns the name of an entry, without its sequence.
     pub(super) fn entry(self, grant: GrantId, mode: Mode) -> String {
         format!("{}{}", called(grant, mode), self.mark())
     }
 
-    /// The grant and mode of a node, if it is an entry of ours under this naming.
+    /// Returns the grant and mode of a node, if it is an entry of this engine under this naming.
     fn read(self, node: &str) -> Option<(GrantId, Mode)> {
         whose(node.rsplit_once(self.mark())?.0)
     }
@@ -69,7 +70,7 @@ impl Naming {
 pub(super) struct Root(String);
 
 impl Root {
-    /// The one at this path, which starts with `/` and does not end with one; empty for the whole tree.
+    /// Creates the root at this path, which starts with `/` and does not end with one; empty for the whole tree.
     pub(super) fn new(path: String) -> Self {
         Self(path)
     }
@@ -78,12 +79,12 @@ impl Root {
         &self.0
     }
 
-    /// The node of a lock.
+    /// Returns the node of a lock.
     pub(super) fn lock(&self, name: &LockName) -> String {
         self.below(name.as_str())
     }
 
-    /// The node for the beginning of names, up to the last `/` in it; and what a child of it must begin with.
+    /// Returns the node for a prefix of names, up to the last `/` in it; and the beginning of its children's names.
     pub(super) fn folder<'a>(&self, prefix: &'a str) -> (String, &'a str) {
         match prefix.rsplit_once('/') {
             Some((folder, rest)) => (self.below(folder), rest),
@@ -95,38 +96,38 @@ impl Root {
         let mut path = self.0.clone();
         for (at, segment) in name.split('/').enumerate() {
             path.push('/');
-            // ZooKeeper keeps what is about itself there.
+            // ZooKeeper keeps its own data there.
             let reserved = at == 0 && self.0.is_empty() && segment == "zookeeper";
             encode(segment, reserved, &mut path);
         }
         path
     }
 
-    /// The node that tells the time.
+    /// Returns the node for reading the servers' clock.
     pub(super) fn clock(&self) -> String {
         format!("{}/{CLOCK}", self.0)
     }
 
-    /// The nodes that must be there before a node of this lock can be, from the top; and how many of them are the root's.
+    /// Returns the nodes that must exist before a node of this lock can be created, from the top; and the number of them in the root.
     pub(super) fn ancestors<'a>(&self, lock: &'a str) -> (Vec<&'a str>, usize) {
         let ends = lock.match_indices('/').map(|(at, _)| at).skip(1).chain([lock.len()]);
         (ends.map(|end| &lock[..end]).collect(), self.0.matches('/').count())
     }
 }
 
-/// A part of a name, as it stands in a path.
+/// Encodes a part of a name for a path.
 fn encode(segment: &str, reserved: bool, path: &mut String) {
     if segment.is_empty() {
-        // Nothing else becomes this.
+        // No other part is encoded like this.
         path.push('%');
         return;
     }
     let only_dots = segment == "." || segment == "..";
-    // What looks like the node of a recipe would be taken for one who waits for the lock above it.
+    // A name like that of a recipe's node would count as an entry of the lock above it.
     let looks_like_an_entry = recipe(segment).is_some();
     let last = segment.char_indices().last().map_or(0, |(at, _)| at);
     for (at, char) in segment.char_indices() {
-        // In UTF-16, which ZooKeeper looks at, all beyond the first 2^16 is made of what it refuses.
+        // ZooKeeper checks UTF-16, and refuses the surrogates in which all characters beyond the first 2^16 are written.
         let refused = char.is_control()
             || ('\u{e000}'..='\u{f8ff}').contains(&char)
             || char >= '\u{fff0}'
@@ -141,7 +142,7 @@ fn encode(segment: &str, reserved: bool, path: &mut String) {
     }
 }
 
-/// The part of a name that a node stands for; nothing for the engine's own.
+/// Returns the part of a name that a node represents; `None` for the engine's own nodes.
 fn decode(node: &str) -> Option<String> {
     if node == "%" {
         return Some(String::new());
@@ -153,11 +154,11 @@ fn decode(node: &str) -> Option<String> {
     percent_decode_str(node).decode_utf8().ok().map(Into::into)
 }
 
-/// How the node of a recipe locks, and in which order.
+/// Returns the mode and the sequence of a recipe's node.
 fn recipe(node: &str) -> Option<(Mode, i64)> {
     let (mode, sequence) =
         RECIPES.iter().find_map(|(mark, mode)| node.rsplit_once(mark).map(|(_, rest)| (*mode, rest)))?;
-    // Ten digits; after 2^31 of them, a sign and the rest.
+    // Ten digits; after 2^31 entries, a sign and the rest.
     let digits = sequence.strip_prefix('-').unwrap_or(sequence);
     let is_sequence = sequence.len() >= 10 && digits.bytes().all(|byte| byte.is_ascii_digit());
     Some((mode, is_sequence.then(|| sequence.parse().ok())??))
@@ -166,8 +167,8 @@ fn recipe(node: &str) -> Option<(Mode, i64)> {
 /// The children of a lock's node.
 #[derive(Debug, Default)]
 pub(super) struct Children {
-    /// Who holds and who waits. One that holds by the recipe `simple` comes before all others, wherever it stands: it goes away by itself if
-    /// somebody was there before it.
+    /// The holders and waiters. A holder by the recipe `simple` is before all others, whatever its age: it withdraws if the queue has an
+    /// earlier entry.
     pub(super) queue: Queue,
     /// Parts of names of locks below this one, and their nodes.
     pub(super) below: Vec<(String, String)>,
@@ -192,7 +193,7 @@ impl Children {
     }
 }
 
-/// A sequence has 32 bits: what comes after the largest is the smallest.
+/// Corrects the order after an overflow: a sequence has 32 bits, and the smallest follows the largest.
 fn unwrap_sequence(entries: &mut [Entry]) {
     const LATE: i64 = 1 << 30;
     if entries.iter().any(|entry| entry.order > LATE) {
@@ -254,7 +255,7 @@ mod tests {
             "694d71ddf2dd5a8f__rlock__0000000002".into(),
             "_c_91b4-lock-0000000004".into(),
             "_c_91b4__WRIT__0000000005".into(),
-            // Not ours, whatever it is called.
+            // Not an entry of this engine, in spite of its name.
             format!("{}__READ__0000000006", called(reader, Mode::Nl)),
             VALUE.into(),
             START.into(),

@@ -1,5 +1,5 @@
-//! The last start of what a lock protects, by the servers' clock: a node knows when it was changed last, and another one is changed to learn
-//! what time it is.
+//! The last start of the work that a lock protects, by the servers' clock. A node records the time of its last change, and another node is
+//! changed to read the current time.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use super::paths::START;
 use crate::engine::{Remembered, Start};
 use crate::random;
 
-/// A start that is noted down.
+/// A recorded start.
 struct Noted {
-    /// By which it is known if the answer to its noting was lost.
+    /// Identifies the start if the response to its recording was lost.
     id: GrantId,
-    /// When it was, in milliseconds of the servers' calendar.
+    /// The time of the start, in milliseconds of the servers' wall clock.
     at: i64,
-    /// How often the node has been changed.
+    /// The number of changes of the node.
     version: i32,
 }
 
@@ -30,13 +30,13 @@ impl Noted {
     }
 
     fn age(&self, now: i64) -> Duration {
-        // A clock that was set back makes it no older than it is.
+        // Zero after the clock was set back behind the start.
         Duration::from_millis(u64::try_from(now - self.at).unwrap_or(0))
     }
 }
 
 impl ZooKeeperEngine {
-    /// What is noted down of a lock, if anything is.
+    /// Returns the recorded start of a lock, if there is one.
     async fn noted(&self, link: &Link, lock: &str) -> Result<Option<Noted>, Fault> {
         let path = format!("{lock}/{START}");
         match link.client().get_data(&path).await {
@@ -49,7 +49,7 @@ impl ZooKeeperEngine {
         }
     }
 
-    /// What time it is, for the servers.
+    /// Returns the current time of the servers.
     async fn servers_now(&self, link: &Link) -> Result<i64, Fault> {
         let path = self.address.root.clock();
         let lasting = CreateMode::Persistent.with_acls(self.address.acls());
@@ -66,14 +66,14 @@ impl ZooKeeperEngine {
         }
     }
 
-    /// How long ago the last start was.
+    /// Returns the time since the last start.
     pub(super) async fn last_start(&self, link: &Link, lock: &str) -> Result<Option<Duration>, Fault> {
         link.client().sync("/").await?;
         let Some(noted) = self.noted(link, lock).await? else { return Ok(None) };
         Ok(Some(noted.age(self.servers_now(link).await?)))
     }
 
-    /// Notes down a start, if what stands for the grant is there: `NoNode`, if it is not.
+    /// Records a start, if the grant's node exists; otherwise fails with `NoNode`.
     pub(super) async fn note(
         &self,
         link: &Link,
@@ -98,7 +98,7 @@ impl ZooKeeperEngine {
                 }
             }
             if let Some(fault) = lost {
-                // Whether it was done before somebody else's is not known.
+                // It is unknown whether this start was recorded before the other one.
                 return Err(fault);
             }
             let mut writer = link.client().new_multi_writer();
@@ -111,7 +111,7 @@ impl ZooKeeperEngine {
             }
             match writer.commit().await.map_err(Fault::from) {
                 Ok(_) => return Ok(Remembered::Recorded),
-                // Somebody of the same owner was faster.
+                // Another grant of the same owner was faster.
                 Err(fault) if fault.is(&Error::BadVersion) || fault.is(&Error::NodeExists) => {}
                 Err(fault) if fault.what() == What::AnswerLost => lost = Some(fault),
                 Err(fault) => return Err(fault),

@@ -1,7 +1,7 @@
-//! Those who wait for a lock in one session, by the recipe `simple`, take turns: one of them at a time watches the node and asks when it goes. So
-//! a release wakes one in each session, and not all.
+//! Waiters for one lock in one session, by the recipe `simple`, take turns: one at a time watches the node, and asks for the lock when the
+//! node is removed. A release therefore wakes one waiter in each session, and not all.
 //!
-//! It only saves requests. Who is let in is decided by the servers, whoever has its turn here.
+//! Turns only save requests. The servers decide which request gets the lock, whatever the turns.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,20 +10,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tenure_table::LockName;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-/// The lines of one session.
+/// The queues of one session.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     lines: Mutex<HashMap<LockName, Line>>,
 }
 
-/// Those who wait for one lock. It is there for as long as somebody stands in it.
+/// The waiters for one lock. Exists for as long as it has a waiter.
 #[derive(Debug, Default)]
 struct Line {
     length: usize,
     turn: Arc<AsyncMutex<()>>,
 }
 
-/// The turn of one who waits, until this is dropped.
+/// A waiter's turn, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Turn {
     _turn: OwnedMutexGuard<()>,
@@ -41,12 +41,12 @@ impl Turns {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether somebody has a turn there, or waits for one.
+    /// Whether a request has a turn there, or waits for one.
     pub(super) fn anybody_waits_for(&self, name: &LockName) -> bool {
         self.lines().contains_key(name)
     }
 
-    /// Waits for a turn: first come, first served. Who is dropped while it waits leaves the line.
+    /// Waits for a turn, in order of arrival. A dropped call leaves the queue.
     pub(super) async fn turn(self: &Arc<Self>, name: &LockName) -> Turn {
         let (place, turn) = self.join(name);
         Turn { _turn: turn.lock_owned().await, _place: place }

@@ -1,7 +1,7 @@
-//! The state of a store: the lock table, the leases of its grants, and what is not yet told.
+//! The state of a store: the lock table, the leases of its grants, and the messages not yet sent.
 //!
-//! Each request for a lock has a session of the table, which one grant, or those of one set of locks, share. It is there from the request on, and
-//! its lease begins with the grant: who waits does not expire.
+//! Each request for a lock has a session of the table. One grant, or the grants of one set of locks, share it. The session exists from the
+//! request on, and its lease begins with the grant: a waiter does not expire.
 
 mod requests;
 
@@ -33,16 +33,16 @@ pub(super) struct State {
     requests: HashMap<SessionId, TableSession>,
     /// The sessions of clients.
     sessions: HashMap<u128, ClientSession>,
-    /// What ends when.
+    /// The end of each lease, session and lock-delay.
     ends: BTreeSet<(BootTime, End)>,
-    /// Breaks and observes locks.
+    /// The table's session that breaks and observes locks.
     operator: SessionId,
     operator_number: u64,
-    /// Who observes which lock.
+    /// The observers of each lock.
     observers: BTreeMap<LockName, watch::Sender<()>>,
     links: Vec<LinkState>,
     paused: bool,
-    /// What is to be told, and by which link.
+    /// Messages to be sent, each with its link.
     messages: Vec<(LinkId, Message)>,
 }
 
@@ -50,37 +50,37 @@ pub(super) struct State {
 #[derive(Debug, Default)]
 struct TableSession {
     epoch: u64,
-    /// The number of the last request in it.
+    /// The number of the last request in the session.
     number: u64,
     grants: BTreeSet<GrantId>,
 }
 
-/// A grant, or a request for one that waits.
+/// A grant, or a waiting request for one.
 #[derive(Debug)]
 struct Entry {
     name: LockName,
     session: SessionId,
     ttl: Duration,
-    /// The client's session that keeps it alive once it is granted, if it has no lease of its own.
+    /// The client's session that keeps the grant alive, unless the grant has a separate lease.
     hangs_on: Option<u128>,
-    /// From when on its lease counts; nothing while it waits.
+    /// The start of the lease; `None` while the request waits.
     since: Option<BootTime>,
     link: LinkId,
     events: GrantEvents,
-    /// Of several that are to be granted together, the first has it.
+    /// For several requests that are granted together, only the first has this.
     waits: Option<Waits>,
-    /// Its last conversion, if that may have to be undone.
+    /// The last conversion, if it may have to be undone.
     conversion: Option<u64>,
 }
 
-/// What ends at an instant.
+/// Something that ends at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     /// The lease of a grant.
     Lease(GrantId),
     /// The session of a client.
     Session(u128),
-    /// What a dead grant left standing.
+    /// The lock-delay that a dead grant left behind.
     Delay(GrantId),
 }
 
@@ -89,20 +89,20 @@ enum End {
 struct Waits {
     number: u64,
     converts: bool,
-    /// What it waits for, in the order of the answer.
+    /// The requested grants, in the order of the response.
     grants: Vec<GrantId>,
     answer: oneshot::Sender<Settled>,
 }
 
-/// What happens on a link.
+/// The state of a link.
 #[derive(Debug, Default)]
 struct LinkState {
     cut: bool,
-    /// So many answers get lost.
+    /// The number of responses still to be lost.
     losing: usize,
 }
 
-/// Something that a client is told without having asked just now.
+/// A message to a client that is not the response to its current request.
 #[derive(Debug)]
 pub(super) enum Message {
     Settled(oneshot::Sender<Settled>, Settled),
@@ -114,7 +114,7 @@ impl Message {
     pub(super) fn send(self) {
         match self {
             Self::Settled(answer, settled) => {
-                // Whoever does not wait any more has withdrawn, or is about to.
+                // A client that no longer waits has withdrawn its request, or is about to.
                 let _ = answer.send(settled);
             }
             Self::Lost(events) => events.lost(LostReason::Broken),
@@ -123,16 +123,16 @@ impl Message {
     }
 }
 
-/// How a request for locks or a mode ended.
+/// The outcome of a request for locks or for a mode.
 pub(super) type Settled = Result<Vec<Given>, Refusal>;
 
-/// What a holder gets.
+/// The result of a grant.
 #[derive(Debug)]
 pub(super) struct Given {
     token: FencingToken,
     value: Value,
     term: Term,
-    /// Whether it lives as long as its client's session.
+    /// Whether the grant lasts as long as its client's session.
     pub(super) in_session: bool,
 }
 
@@ -141,7 +141,7 @@ pub(super) struct Given {
 pub(super) struct SessionRef {
     pub(super) id: u128,
     pub(super) ttl: Duration,
-    /// Whether it is to be opened if it is not there: the client does not know that it was there before.
+    /// Whether to open the session if it does not exist: the client has not named it before.
     pub(super) may_open: bool,
 }
 
@@ -150,9 +150,9 @@ pub(super) struct SessionRef {
 struct ClientSession {
     ttl: Duration,
     since: BootTime,
-    /// What hangs on it.
+    /// The grants that depend on the session.
     grants: BTreeSet<GrantId>,
-    /// How often it was kept alive without any.
+    /// The number of renewals in a row without any grants.
     idle_rounds: u32,
 }
 
@@ -172,7 +172,7 @@ impl From<Given> for Granted {
     }
 }
 
-/// The table's session for a request, by its first grant.
+/// Returns the id of the table's session for a request, given its first grant.
 const fn session_of(grant: GrantId) -> SessionId {
     SessionId::from_u128(grant.as_u128())
 }
@@ -183,7 +183,7 @@ fn milliseconds(duration: Duration) -> u64 {
 
 impl State {
     pub(super) fn new(time: Time) -> Self {
-        // Each grant has a session, and one session observes for all clients: how much there may be is for a test's memory to say.
+        // Each grant has a session, and one session observes locks for all clients. The limits are off, so only memory bounds their number.
         let limits = Limits {
             sessions: u32::MAX,
             observed_per_session: u32::MAX,
@@ -210,7 +210,7 @@ impl State {
         }
     }
 
-    /// Looks at the clock, and ends what is over.
+    /// Reads the clock, and ends what is over.
     pub(super) fn begin_step(&mut self) {
         self.now = self.time.now();
         let to_ms = milliseconds(self.now.since_boot());
@@ -218,7 +218,7 @@ impl State {
         self.end_what_is_over();
     }
 
-    /// One that stands still ends nothing.
+    /// Ends the leases, sessions and lock-delays that are over, unless the store is paused.
     fn end_what_is_over(&mut self) {
         while !self.paused
             && let Some((at, end)) = self.ends.first().copied()
@@ -236,7 +236,7 @@ impl State {
         }
     }
 
-    /// Ends what was asked for together with this grant.
+    /// Expires a grant, and with it all grants of the same request.
     fn expire(&mut self, grant: GrantId) {
         let Some(session) = self.grants.get(&grant).map(|entry| entry.session) else { return };
         if let Some(epoch) = self.requests.get(&session).map(|request| request.epoch) {
@@ -244,7 +244,7 @@ impl State {
         }
     }
 
-    /// When the next lease or lock-delay ends.
+    /// Returns the next end of a lease, session or lock-delay.
     pub(super) fn next_end(&self) -> Option<BootTime> {
         self.ends.first().filter(|_| !self.paused).map(|(at, _)| *at)
     }
@@ -262,7 +262,7 @@ impl State {
         self.links[link.0].losing = answers;
     }
 
-    /// What is over when it goes on ends with the next step, before anything gets through.
+    /// Sets the pause. After it, the next step ends what is over, before any request gets through.
     pub(super) fn set_paused(&mut self, paused: bool) {
         self.paused = paused;
     }
@@ -271,7 +271,7 @@ impl State {
         !self.paused && !self.links[link.0].cut
     }
 
-    /// Whether the answer to what was just done by this link is lost.
+    /// Whether the response to the last request on this link is lost.
     pub(super) fn loses_answer(&mut self, link: LinkId) -> bool {
         let losing = &mut self.links[link.0].losing;
         let loses = *losing > 0;
@@ -279,7 +279,7 @@ impl State {
         loses
     }
 
-    /// What gets through of what is to be told.
+    /// Removes and returns the messages that get through.
     pub(super) fn take_messages(&mut self) -> Vec<Message> {
         let all = std::mem::take(&mut self.messages);
         let (open, shut): (Vec<_>, _) = all.into_iter().partition(|(link, _)| self.is_open(*link));
@@ -287,7 +287,8 @@ impl State {
         open.into_iter().map(|(_, message)| message).collect()
     }
 
-    /// Begins a lease, or lengthens it by its ttl from now: also those of the grants that share its session, which ends for all of them.
+    /// Begins a lease, or extends it by its TTL from now. This includes the grants that share the table's session, since it ends for all of
+    /// them.
     fn keep(&mut self, grant: GrantId) {
         let Some(session) = self.grants.get(&grant).map(|entry| entry.session) else { return };
         self.apply(Command::KeepSession { session });
@@ -305,7 +306,7 @@ impl State {
                 entry.since = Some(self.now);
                 return;
             }
-            // Its client was not heard of for so long that its session ended while this waited.
+            // The client's session expired while this request waited.
             entry.hangs_on = None;
             if let Some(end) = entry.end() {
                 self.ends.remove(&(end, End::Lease(grant)));
@@ -317,13 +318,13 @@ impl State {
 
     fn given(&self, grant: GrantId, granted: tenure_table::Granted) -> Option<Given> {
         let entry = self.grants.get(&grant)?;
-        // The table tells it with a conversion up only, and the common layer takes it with one sideways, too.
+        // The table returns the value only with an upward conversion; the common layer also accepts it with a sideways one.
         let value = granted.value.map(Value::from).or_else(|| Some(self.table.inspect(&entry.name)?.value));
         let (term, in_session) = self.lease_of(entry)?;
         Some(Given { token: granted.token, value: value.unwrap_or_default(), term, in_session })
     }
 
-    /// How long a grant lives, and whether it does by its client's session.
+    /// Returns the term of a grant, and whether it is that of the client's session.
     fn lease_of(&self, entry: &Entry) -> Option<(Term, bool)> {
         entry.since?;
         match entry.hangs_on {
@@ -332,7 +333,7 @@ impl State {
         }
     }
 
-    /// What the table granted.
+    /// Returns the grants in the table's response.
     fn all_given(&self, grants: &[GrantId], answer: Answer) -> Settled {
         let all = match answer {
             Answer::Granted(granted) => vec![granted],
@@ -343,7 +344,7 @@ impl State {
         grants.iter().zip(all).map(given).collect()
     }
 
-    /// Asks the table for something about a grant; the request's number, and the answer.
+    /// Sends the table a request about a grant. Returns the number of the request and its outcome.
     fn request(&mut self, grant: GrantId, request: Request) -> (u64, Outcome) {
         let Some(session) = self.grants.get(&grant).map(|entry| entry.session) else {
             return (0, Err(Refusal::NotHeld));
@@ -369,7 +370,7 @@ impl State {
         }
     }
 
-    /// Tells the table something that has no answer.
+    /// Applies a command that has no response.
     fn apply(&mut self, command: Command) {
         let mut effects = Vec::new();
         self.table.apply(command, &mut effects);
@@ -385,7 +386,7 @@ impl State {
                         request.epoch = epoch;
                     }
                 }
-                // Whoever waits through it finds that nobody will answer.
+                // A waiter in this session finds its channel closed.
                 Effect::SessionEnded { session, .. } => {
                     let Some(request) = self.requests.remove(&session) else { continue };
                     request.grants.into_iter().for_each(|grant| self.forget(grant));
@@ -408,7 +409,7 @@ impl State {
                         observers.send_replace(());
                     }
                 }
-                // There is no limit on sessions, and nobody asks for other rules.
+                // Sessions have no limit, and no request uses other rules.
                 Effect::SessionRefused { .. }
                 | Effect::SessionUnknown { .. }
                 | Effect::RulesUnknown { .. } => {}
@@ -416,7 +417,7 @@ impl State {
         }
     }
 
-    /// Ends a grant, or gives up the request for it, whatever else was asked for with it.
+    /// Ends a grant, or withdraws the request for it together with its set.
     fn end(&mut self, grant: GrantId) {
         let Some(session) = self.grants.get(&grant).map(|entry| entry.session) else { return };
         let together = self.requests.get(&session).map(|request| &request.grants);
@@ -426,7 +427,7 @@ impl State {
         };
         let waits = |grant: &GrantId| self.grants.get(grant)?.waits.as_ref().filter(|waits| !waits.converts);
         if let Some(number) = together.iter().find_map(waits).map(|waits| waits.number) {
-            // With this one, all are given up.
+            // Cancelling one request of a set cancels all.
             let _ = self.request(grant, Request::Cancel { number });
         } else {
             let _ = self.request(grant, Request::Release { grant, value: None });
@@ -434,7 +435,7 @@ impl State {
         }
     }
 
-    /// The table does not know this grant any more.
+    /// Removes a grant that the table no longer has.
     fn forget(&mut self, grant: GrantId) {
         let Some(entry) = self.grants.remove(&grant) else { return };
         if let Some(end) = entry.end() {
@@ -454,7 +455,7 @@ impl State {
         }
     }
 
-    /// Takes in the last answer to a request that waited.
+    /// Records the final response to a waiting request.
     fn settle(&mut self, session: SessionId, number: u64, outcome: Outcome) {
         if matches!(outcome, Ok(Answer::Queued { .. })) {
             return;
@@ -485,7 +486,7 @@ impl State {
 }
 
 impl Entry {
-    /// When its lease ends, if it has begun.
+    /// Returns the end of the grant's separate lease, if it has begun.
     fn end(&self) -> Option<BootTime> {
         self.since.filter(|_| self.hangs_on.is_none()).map(|since| since + self.ttl)
     }

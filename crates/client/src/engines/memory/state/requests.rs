@@ -1,4 +1,4 @@
-//! What the store does when it is asked: each request is one step of its state.
+//! The requests of clients: each is one step of the store's state.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,28 +21,28 @@ use crate::error::LostReason;
 use crate::info::{LockInfo, Member};
 use crate::lease::Term;
 
-/// A session is kept alive so often while it holds nothing.
+/// The most renewals of a session in a row while it has no grants.
 const MOST_IDLE_ROUNDS: u32 = 6;
 
-/// The answer to a request that may wait.
+/// The response to a request that may wait.
 pub(crate) enum Reply {
     Settled(Settled),
     Waits(oneshot::Receiver<Settled>),
-    /// The session has ended, in which it was to be granted.
+    /// The session in which the lock was to be granted has ended.
     NoSession,
 }
 
-/// What became of a conversion that was to be undone.
+/// The outcome of undoing a conversion.
 pub(crate) enum UndoOutcome {
-    /// The old mode stands.
+    /// The old mode is in effect.
     Old,
-    /// The new mode stands: others are in, since it gave something up.
+    /// The new mode is in effect: it was weaker, and other requests have been granted the lock.
     New(Given),
-    /// Nothing stands.
+    /// The grant no longer exists.
     Lost,
 }
 
-/// A window or a delay is not shorter than it was asked to be.
+/// Rounds up to whole milliseconds, so that a window or a delay is not shorter than requested.
 fn whole_milliseconds(duration: Duration) -> u64 {
     duration.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX)
 }
@@ -51,7 +51,7 @@ const fn wait(waits: bool) -> Wait {
     if waits { Wait::Queue } else { Wait::Try }
 }
 
-/// What the table is asked for: all that stands for one request is the same in each.
+/// Builds the table's request. The requests differ only in grant, name and mode.
 fn asked_of_table(first: &AcquireRequest, requests: &[AcquireRequest]) -> Request {
     let most = Limits::default().label_bytes as usize;
     let label = first.label.as_deref().map(|label| label[..label.floor_char_boundary(most)].into());
@@ -71,7 +71,7 @@ fn asked_of_table(first: &AcquireRequest, requests: &[AcquireRequest]) -> Reques
 }
 
 impl State {
-    /// Gets one lock, or several at one instant.
+    /// Acquires one lock, or several at one instant.
     pub(crate) fn acquire(
         &mut self,
         requests: &[AcquireRequest],
@@ -81,7 +81,7 @@ impl State {
         let Some(first) = requests.first() else { return Reply::Settled(Ok(Vec::new())) };
         let mut known = self.grants.contains_key(&first.grant);
         if let Some(waits) = self.grants.get_mut(&first.grant).and_then(|entry| entry.waits.as_mut()) {
-            // It keeps its place, and the answer goes to this request.
+            // The request keeps its place in the queue, and the response goes to this call.
             if !first.waits() {
                 return Reply::Settled(Err(Refusal::Busy { name: first.name.clone() }));
             }
@@ -90,7 +90,7 @@ impl State {
             return Reply::Waits(settled);
         }
         if requests.len() > 1 && requests.iter().any(|request| self.grants.contains_key(&request.grant)) {
-            // The answer to an earlier try was lost.
+            // The response to an earlier attempt was lost.
             self.keep(first.grant);
             let held = requests.iter().map(|request| self.as_it_stands(request.grant));
             if let Some(held) = held.collect::<Option<_>>() {
@@ -121,7 +121,7 @@ impl State {
                 Reply::Settled(self.all_given(&grants, answer))
             }
             Err(refusal) => {
-                // A second request for what a first one waits for leaves that alone.
+                // The session of a known grant stays open, since an earlier request still uses it.
                 if !known {
                     self.apply(Command::CloseSession { session: session_of(first.grant) });
                 }
@@ -130,7 +130,7 @@ impl State {
         }
     }
 
-    /// Opens the session of grants that are to be.
+    /// Opens the table's session for the grants of a request.
     fn open(&mut self, requests: &[AcquireRequest], link: LinkId, hangs_on: Option<u128>) {
         let Some(first) = requests.first() else { return };
         let (session, ttl_ms) = (session_of(first.grant), milliseconds(first.ttl.get()));
@@ -161,12 +161,12 @@ impl State {
         settled
     }
 
-    /// Gives up what a grant holds and waits for, whatever that is.
+    /// Ends a grant, or withdraws the request for it.
     pub(crate) fn withdraw(&mut self, grant: GrantId) {
         self.end(grant);
     }
 
-    /// Frees a grant; whether it was held.
+    /// Frees a grant. Returns whether it was held.
     pub(crate) fn release(&mut self, grant: GrantId) -> bool {
         let held = self.grants.get(&grant).is_some_and(|entry| entry.since.is_some());
         if held {
@@ -188,7 +188,7 @@ impl State {
         self.sessions.insert(named.id, opened);
     }
 
-    /// Keeps alive all grants of a client's session. Nothing, if there is no such session.
+    /// Keeps alive all grants of a client's session. Returns `None` if there is no such session.
     pub(crate) fn keep_session(&mut self, id: u128) -> Option<Term> {
         let session = self.sessions.get_mut(&id)?;
         self.ends.remove(&(session.ends(), End::Session(id)));
@@ -225,14 +225,14 @@ impl State {
         }
     }
 
-    /// Takes back a conversion from this mode, unless another one has followed it.
+    /// Undoes a conversion from this mode, unless a later conversion has followed.
     pub(crate) fn undo_conversion(&mut self, grant: GrantId, attempt: u64, from: Mode) -> UndoOutcome {
         let Some(entry) = self.grants.get_mut(&grant) else { return UndoOutcome::Lost };
         if entry.conversion.take_if(|last| *last == attempt).is_none() {
             return UndoOutcome::Old;
         }
         if let Some(number) = entry.waits.as_ref().map(|waits| waits.number) {
-            // It waits, so it can be given up.
+            // The conversion still waits, so it can be cancelled.
             let _ = self.request(grant, Request::Cancel { number });
             return UndoOutcome::Old;
         }
@@ -283,15 +283,15 @@ impl State {
         infos.map(|view| look::info(view.name.clone(), Some(view), self.calendar())).collect()
     }
 
-    /// Breaks a lock; who held it, or nothing, if there was nothing to break. By force, those who can be told are told before anybody
-    /// else gets it.
+    /// Breaks a lock. Returns its holders, or `None` if there was nothing to break. By force, reachable holders are notified before the
+    /// lock is granted to another client.
     pub(crate) fn break_lock(&mut self, name: &LockName, how: Break) -> Option<Vec<Member>> {
         let calendar = self.calendar();
         let holders = self.table.inspect(name).map(|view| view.holders).unwrap_or_default();
         let how = match how {
             Break::Ask => TableBreak::Ask,
             Break::Force => {
-                // Here, and not by a message: nobody gets it before this step is over.
+                // In this step, and not by a message: the lock is granted to no other client before the step is over.
                 for entry in holders.iter().filter_map(|holder| self.grants.get(&holder.grant)) {
                     if self.is_open(entry.link) {
                         entry.events.lost(LostReason::Broken);
@@ -304,14 +304,14 @@ impl State {
         broken.ok().map(|_| holders.iter().map(|view| look::holder(view, calendar)).collect())
     }
 
-    /// Tells of changes of a lock's holders, and at once.
+    /// Returns a receiver that is notified of changes of a lock's holders, and once immediately.
     pub(crate) fn observe(&mut self, name: &LockName) -> watch::Receiver<()> {
         let gone: Vec<_> = self.observers.extract_if(.., |_, observers| observers.is_closed()).collect();
         for (name, _) in gone {
             let _ = self.operate(Request::Unobserve { name });
         }
         if !self.observers.contains_key(name) {
-            // There is no limit that it could meet.
+            // The table does not refuse this, since the limit is off.
             let _ = self.operate(Request::Observe { name: name.clone() });
             self.observers.insert(name.clone(), watch::Sender::new(()));
         }
@@ -320,7 +320,7 @@ impl State {
         changes
     }
 
-    /// Has the operator's session ask the table for something.
+    /// Sends a request to the table in the operator's session.
     fn operate(&mut self, request: Request) -> Outcome {
         self.operator_number += 1;
         self.ask(self.operator, self.operator_number, request)
@@ -363,7 +363,7 @@ mod tests {
         state.withdraw(request.grant);
         assert!(matches!(state.undo_conversion(request.grant, 3, Mode::Pr), UndoOutcome::Lost));
     }
-    /// The table ends them together, so a renewal of one is one of all.
+    /// The table ends the grants of a set together, so renewing one renews all.
     #[test]
     fn the_leases_of_a_set_end_together() {
         let clock = ManualClock::new();

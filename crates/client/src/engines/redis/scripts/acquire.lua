@@ -8,8 +8,8 @@ local function granted(token, beside_a_writer)
   return { tonumber(token), in_doubt and 1 or 0, string.sub(found, 2) }
 end
 
--- Whether the queue lets this one through: it is the one who was told to ask, or with `fair` all before it are gone. A lock that is
--- offered to others is for requests that do not wait.
+-- Returns whether the queue lets this request through: no other waiter was woken just now, and with `fair` no waiter is ahead. A lock that
+-- is offered to other programs is for requests that do not wait.
 local function is_its_turn()
   local next = redis.call('GET', next_key)
   local first = (fair or next == '*') and redis.call('LINDEX', queue, '0')
@@ -42,7 +42,7 @@ if not held then
 end
 
 if is_mine(held) and noted(held, '') then
-  -- It was taken without a script, and there is more to it.
+  -- The lock was taken without a script, and other keys of it exist.
   if not is_its_turn() then
     redis.call('DEL', key)
     wake(nil, is_free())
@@ -54,7 +54,7 @@ if is_mine(held) and noted(held, '') then
 end
 
 if is_mine(held) then
-  -- The same request once more: its answer was lost.
+  -- The same request again: its first answer was lost.
   redis.call('PEXPIRE', key, ttl)
   return granted(string.match(held, '^tenure1 %S+ %S+ (%S+) '), true)
 end
@@ -85,7 +85,7 @@ end
 
 local first, token, rest = string.match(held, '^tenure1 (%x+) %x+ ([%d?]+) (.*)$')
 if first then
-  -- The owner that asks holds it, and may re-enter.
+  -- The owner that asks holds the lock, and may re-enter.
   local now, left = now_ms(), redis.call('PTTL', key)
   begin_many('EX', owner, token)
   add_member(first, now + left, owner .. ' ' .. token .. ' ' .. rest)

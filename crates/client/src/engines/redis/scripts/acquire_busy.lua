@@ -1,17 +1,20 @@
--- Who finds another holder waits: that is answered before anything else is defined, since each function that a script defines costs
--- something.
+-- A lock that another grant holds is answered before anything else is defined, since each function that a script defines costs time.
 --
--- Answers with the token; or {token, 1 if the value is in doubt, its bytes}; or `busy WAKES`, 1 if its holder will wake us, and after that
--- the milliseconds until it expires, or until it is free for waiters again, if this one is first; or {'held', mode} if the owner holds it in a mode that does not cover this one.
+-- Answers with one of these:
+-- - the token;
+-- - {token, 1 if the value is in doubt, its bytes};
+-- - `busy WAKES`: WAKES is 1 if the holder's release wakes a waiter. For the first in the queue, the milliseconds follow until the lock
+--   expires, or until it is free for waiters again;
+-- - {'held', mode} if the owner holds the lock in a mode that does not cover the requested mode.
 if #who < 68 then who = string.sub(who, 1, 65) .. ' EX 0 0 ' .. (#who == 65 and '-' or '?') end
 local owner, mode, turn = string.sub(who, 34, 65), string.sub(who, 67, 68), string.sub(who, 74)
 local reenters, fair = string.sub(who, 70, 70) == '1', string.sub(who, 72, 72) == '1'
 local ttl, details = ARGV[2], ARGV[3]
--- Whether it waits, and whether it asks for a place in the queue: `-` does not wait, and `?` has no place, or would not hear whose turn it is.
+-- Whether the request waits, and whether it asks for a place in the queue: `-` does not wait, and `?` waits without asking for a place.
 local queued = turn ~= '-'
 local queues = queued and turn ~= '?'
 
--- `one` is the text of the lock if one of ours holds it.
+-- Answers a request that does not get the lock. `one` is the text of the lock if one grant of this engine holds it.
 local function busy(by_ours, one)
   local place = 0
   if queues then
@@ -19,7 +22,7 @@ local function busy(by_ours, one)
     local entry = whole(now + kept) .. ' ' .. mode .. ' ' .. owner .. ' ' .. turn .. ' ' .. details
     local is_new = redis.call('HSET', waiters, grant, entry) == 1
     if not is_new and redis.call('LLEN', queue) < redis.call('HLEN', waiters) then
-      -- Somebody has deleted the queue, and who asks again forms it anew.
+      -- The queue was deleted, and the requests of its waiters form a new one.
       redis.call('LREM', queue, '1', grant)
       is_new = true
     end

@@ -1,10 +1,10 @@
--- ARGV: `GRANT OWNER MODE REENTERS FAIR TURN`, ttl (ms), and details. REENTERS and FAIR are 1 or 0: whether the owner may re-enter, and
--- whether the queue decides. TURN is `CLIENT LEASE STAMP` for a request that is to have a place in the queue, the client to wake and what it is
--- handed (see wake.lua), `?` for one that waits without a place, or `-` for one that does not wait. What has as many characters in every
--- request stands first, and all is one text, since each argument costs half as much as a call. That text is `GRANT OWNER` for `EX 0 0 -`, and
--- `GRANT OWNER ?` for `EX 0 0 ?`.
+-- ARGV: `GRANT OWNER MODE REENTERS FAIR TURN`, TTL (ms), and details. REENTERS and FAIR are 1 or 0: whether the owner may re-enter, and
+-- whether the queue decides. TURN is `CLIENT LEASE STAMP` for a request that asks for a place in the queue: the client to wake, and the
+-- terms of a grant that is handed over (see wake.lua). It is `?` for a request that waits without asking for a place, and `-` for one that
+-- does not wait. Fields of fixed length come first. All of it is one text, since each argument costs half as much as a call. That text is
+-- `GRANT OWNER` for `EX 0 0 -`, and `GRANT OWNER ?` for `EX 0 0 ?`.
 --
--- Most locks are free, have no value, and nobody waits for them: that is answered before anything else is defined.
+-- Most locks are free, without a value and without waiters. This case is answered before anything else is defined.
 local key, who = KEYS[1], ARGV[1]
 if #who < 68 and redis.call('EXISTS', key, 'tenure:value:' .. key, 'tenure:next:' .. key, 'tenure:queue:' .. key) == 0 then
   local token = raise_token()

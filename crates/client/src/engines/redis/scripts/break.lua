@@ -1,5 +1,5 @@
--- ARGV: nothing, whether by force. Marks all grants that hold the lock, and frees it if by force; answers with the text in the key,
--- then each grant and its entry where there are several.
+-- ARGV: nothing, whether by force. Marks all grants that hold the lock, and with force frees it. Answers with the text in the key, then
+-- with each grant and its entry if there are several.
 local force = ARGV[2] == '1'
 local held = redis.call('GET', key)
 if is_many(held) and not sweep(now_ms()) then held = false end
@@ -17,13 +17,13 @@ else
   broken[1] = string.match(held, '^tenure1 (%S+) %S+ %S+ EX ')
 end
 local left = redis.call('PTTL', key)
--- First what needs no memory: once a script has changed something, Redis lets it use memory that it does not have.
+-- Commands that need no memory run first: once a script has written, Redis no longer refuses its commands for lack of memory.
 if force then
   redis.call('DEL', key, members, leases)
 elseif left > 0 then
   redis.call('PEXPIRE', key, left)
 end
--- For longer than any of them can believe without having asked.
+-- The mark outlasts every holder's lease without a renewal.
 for _, who in ipairs(broken) do redis.call('SET', 'tenure:break:' .. who, '1', 'PX', math.max(left, 0) + 60000) end
 if force then
   wake(nil, is_free(), held)

@@ -1,2 +1,2 @@
--- The lock's key, and the grant that the script is about.
+-- The lock's key, and the grant of the call.
 local key, grant = KEYS[1], ARGV[1]

@@ -1,4 +1,4 @@
--- ARGV: nothing. All there is to see: the type of the key, its text, the value, the members, the queue and those in it, and the time.
+-- ARGV: nothing. Answers with the type of the key, its text, the value, the holders if there are several, and the waiters in order.
 local kind = redis.call('TYPE', key).ok
 local held = kind == 'string' and redis.call('GET', key)
 local now = now_ms()

@@ -1,4 +1,4 @@
--- Several holders of one lock: readers, or one owner from several places.
+-- Several holders of one lock: readers, or one owner with several grants.
 --
 --   KEY                 tenure1 many MODE OWNER TOKEN     (OWNER and TOKEN are `-` for readers)
 --   tenure:members:KEY  hash          GRANT: OWNER TOKEN MODE DETAILS
@@ -18,7 +18,7 @@ local function any_writer()
   return false
 end
 
--- Takes out those whose lease is over; when the last of the others ends, if there are any.
+-- Removes the holders whose lease is over. Returns the end of the last remaining lease, if there is one.
 local function sweep(now)
   local over = redis.call('ZRANGEBYSCORE', leases, '-inf', now)
   for _, who in ipairs(over) do
@@ -31,8 +31,8 @@ local function sweep(now)
   return last
 end
 
--- Lets the keys live as long as the last of them; whether anybody is left. Not before somebody joins: that lease may have ended since `now`,
--- and Redis deletes at once what is to live for no time.
+-- Sets the TTL of the keys to the end of the last lease, and returns whether any is left. It is called after a join and not before: the
+-- last lease may have ended since `now`, and Redis deletes a key at once if its new TTL is over.
 local function settle(now)
   local last = sweep(now)
   if not last then return false end
@@ -51,14 +51,14 @@ local function add_member(who, ends, entry)
   redis.call('HSET', members, who, entry)
 end
 
--- Several hold it from now on. What members are left from another time are not among them.
+-- Starts a list of holders. Members that remain from an earlier time are removed.
 local function begin_many(mode, owner, token)
   redis.call('DEL', members, leases)
-  -- Its ttl is set by whoever calls this, in the same script.
+  -- The caller sets the TTL, in the same script.
   redis.call('SET', key, 'tenure1 many ' .. mode .. ' ' .. owner .. ' ' .. token, 'PX', 1000)
 end
 
--- Who of them has this owner: its token.
+-- Returns the token of a holder with this owner.
 local function token_of(owner)
   local all = redis.call('HVALS', members)
   for _, entry in ipairs(all) do

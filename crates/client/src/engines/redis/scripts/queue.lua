@@ -1,20 +1,20 @@
--- Those who wait, in the order in which they came:
+-- The waiters, in the order of their arrival:
 --
 --   tenure:queue:KEY    list          GRANT
 --   tenure:waiters:KEY  hash          GRANT: UNTIL MODE OWNER CLIENT LEASE STAMP DETAILS
---   tenure:next:KEY     string        the GRANT that was told to ask, for a moment; or `*` while the lock is offered to others
---   tenure:others:KEY   string        for how long (ms) the lock is handed on before it is offered to others again
+--   tenure:next:KEY     string        the GRANT that was woken, for a moment; or `*` while the lock is offered to other programs
+--   tenure:others:KEY   string        for how long (ms) the lock is handed on before it is offered to other programs again
 --
--- A place is kept until UNTIL (ms), and each who waits asks again in time. Who is gone is not waited for: nobody hears what is
--- published to its client, and its time will be over.
+-- A place is kept until UNTIL (ms), and each waiter asks again before then. A waiter that is gone causes no delay: its client does not
+-- receive messages, and its place expires.
 --
--- Numbers that are passed to Redis are texts where they can be: it takes long to write them down.
+-- Constant numbers are passed to Redis as texts, since the conversion of a number is slow.
 local queue, waiters = 'tenure:queue:' .. key, 'tenure:waiters:' .. key
 local next_key, others = 'tenure:next:' .. key, 'tenure:others:' .. key
--- How long a place is kept (ms) for one who does not ask again.
+-- How long (ms) a place is kept for a waiter that does not ask again.
 local kept = 10000
 
--- What stands first has as many characters in every entry, and is cut out: a pattern takes longer.
+-- Parses an entry. The fields at its beginning have a fixed length, and are cut out: a pattern is slower.
 local function entry_of(who)
   local entry = redis.call('HGET', waiters, who) or ''
   local lease, stamp, details = string.match(entry, '^(%d+) (%d+) (.*)$', 84)
@@ -24,14 +24,13 @@ local function entry_of(who)
   return until_ms, mode, owner, client, lease, stamp, details
 end
 
--- Takes out one who was found there, whether it has an entry or not.
+-- Removes a waiter from the queue, whether it has an entry or not.
 local function strike(who)
   redis.call('HDEL', waiters, who)
   redis.call('LREM', queue, '1', who)
 end
 
--- Both live for at least as long as a place that was just taken, in a queue that is `new` or not. To set that costs more than to see that
--- it need not be.
+-- Keeps both keys for at least as long as a place that was just taken or renewed. Reading the TTL costs less than setting it.
 local function keep_queue(new)
   if new or redis.call('PTTL', waiters) < kept then
     redis.call('PEXPIRE', queue, 2 * kept)
@@ -39,8 +38,8 @@ local function keep_queue(new)
   end
 end
 
--- Takes out some at the end whose time is over: those at the beginning go when it is their turn, and the others would stay as long as
--- anybody waits.
+-- Removes expired waiters from the last 16. Expired waiters at the head are removed when their turn comes; others would remain for as long
+-- as the queue exists.
 local function strike_late(now)
   local last = redis.call('LRANGE', queue, -16, -1)
   for at, entry in ipairs(redis.call('HMGET', waiters, unpack(last))) do
@@ -48,7 +47,7 @@ local function strike_late(now)
   end
 end
 
--- Whether this waiter is the first in line. Waiters before it whose time is over are taken out.
+-- Returns whether this waiter is the first in the queue. Expired waiters ahead of it are removed.
 local function is_first(who, now)
   while true do
     local first = redis.call('LINDEX', queue, '0')
@@ -59,16 +58,17 @@ local function is_first(who, now)
   end
 end
 
--- Marks the text of a lock that one of ours holds: somebody waits for it (see lock.lua).
+-- Marks the text of a lock of this engine: it has a waiter (see lock.lua).
 local function mark_wanted(held)
   if string.sub(held, -1) ~= ' ' then redis.call('APPEND', key, ' ') end
 end
 
--- Other programs, and requests that do not wait, get a lock only if they find it free. So it is handed from one waiter to the next until
--- `yields_at` (ms), and then offered to the others for OFFERED ms. It is handed on for the longer, the more often nobody else took it.
+-- Other programs, and requests that do not wait, get a lock only if they find it free. So the lock is handed from one waiter to the next
+-- until `yields_at` (ms), and then offered to the others for `offered_ms`. Each offer doubles the time until the next one, and a lock that
+-- another program holds shortens it again.
 local offered_ms, first_turn_ms, longest_turn_ms = 250, 2000, 8000
 
--- Until when the lock with this text, which is released, may be handed on. Nothing, if it is to be offered to others.
+-- Returns until when a released lock with this text may be handed on, or nothing if it is to be offered to other programs.
 local function handed_until(held, now)
   local yields_at = string.match(held or '', '^tenure1 %x+ %x+ %d+ EX {"yields_at":(%d+),')
   if yields_at then return tonumber(yields_at) > now and yields_at end
@@ -82,12 +82,12 @@ local function offer_to_others()
   redis.call('SET', next_key, '*', 'PX', offered_ms)
 end
 
--- Another program holds the lock: it is offered more often.
+-- Records that another program holds the lock: the next offers follow sooner.
 local function note_another()
   redis.call('SET', others, '1000', 'PX', 120000)
 end
 
--- Gives the lock to a waiter. The text begins its details, which are JSON, with `yields_at`.
+-- Grants the lock to a waiter. In the text, `yields_at` is added at the beginning of the details, which are JSON.
 local function give(who, owner, token, details, lease, yields_at)
   local text = 'tenure1 ' .. who .. ' ' .. owner .. ' ' .. token .. ' EX {"yields_at":' .. yields_at .. ','
   redis.call('SET', key, text .. string.sub(details, 2) .. ' ', 'PX', lease)

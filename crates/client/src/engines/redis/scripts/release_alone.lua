@@ -1,8 +1,8 @@
--- Most locks have one holder, nobody waits for them, and they have no value: that is answered before anything else is defined, and by the text
--- alone if it has no mark (see lock.lua).
+-- Most locks have one holder, no waiters and no value. This case is answered before anything else is defined, and by the text alone if it
+-- has no mark (see lock.lua).
 --
--- ARGV: grant, and the client that asks, if others of that client wait. Frees what this grant
--- holds, and takes it out of the queue; 1 if it held, 0 if not. If the next holder is one of that client's, the answer is the message for it.
+-- ARGV: grant, and the client that asks if it has other waiters. Frees what this grant holds, and removes it from the queue; 1 if it held,
+-- 0 if not. If the next holder is a waiter of that client, the answer is the message for it.
 local key, grant, here = KEYS[1], ARGV[1], ARGV[2]
 local held = redis.call('GET', key)
 local freed = held and string.find(held, grant, 9, true) == 9

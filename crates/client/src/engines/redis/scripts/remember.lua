@@ -1,7 +1,7 @@
--- ARGV: grant, how long ago the start was (ms), its window (ms), and an id by which this note is known. Nothing if the grant is not
--- held; -1 if the start is noted down; else how long ago (ms) the start was that stands in its way.
+-- ARGV: grant, how long ago the start was (ms), its window (ms), and an id of this record. Nothing if the grant is not held; -1 if the
+-- start is recorded; else how long ago (ms) the earlier start was that prevents it.
 --
--- A start is the time of Redis at which it was, and the id. It is forgotten when its window has passed.
+-- A start is its time by the clock of Redis, and the id. It expires at the end of its window.
 if not holds() then return not_held(false) end
 local now, ago, window = now_ms(), tonumber(ARGV[2]), tonumber(ARGV[3])
 local start, noted = 'tenure:start:' .. key, now - ago

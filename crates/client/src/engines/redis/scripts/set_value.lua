@@ -1,4 +1,4 @@
--- ARGV: grant, bytes. 1 if they were written, 0 if the grant is not held.
+-- ARGV: grant, bytes. 1 if they were written, 0 if the grant does not hold.
 if not holds() then return not_held(0) end
 if ARGV[2] == '' then
   redis.call('DEL', value)

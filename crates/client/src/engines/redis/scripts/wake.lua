@@ -1,19 +1,21 @@
--- Whose turn it is.
+-- Waking and granting: the choice of the next waiter.
 
--- Whether it stood there. Most who ask this did not, and a list has to be searched.
+-- Removes a waiter from the queue, and returns whether it had a place. The hash is tried first: most callers have no place, and a list has
+-- to be searched.
 local function leave_queue(who)
   local stood = redis.call('HDEL', waiters, who) == 1
   if stood then redis.call('LREM', queue, '1', who) end
   return stood
 end
 
--- Tells a client something; the number of those who heard it.
+-- Sends a message to a client. Returns the number of receivers.
 local function tell(client, message)
   return redis.pcall('PUBLISH', 'tenure:wake:' .. client, message)
 end
 
--- Gives the lock, which is free, to a waiter that hears of it; the number of clients that did. LEASE (ms) is what it has until it renews. STAMP
--- is the instant, by the waiter's clock, before it last asked: the waiter counts the lease from then on. Either is given back as it came.
+-- Grants a free lock to a waiter whose client receives the message. Returns the number of receivers. LEASE (ms) is the lease until the
+-- first renewal. STAMP is the instant, by the waiter's clock, before its last request: the waiter counts the lease from it. Both are
+-- returned unchanged.
 local function hand_over(who, client, lease, stamp, owner, details, yields_at)
   local token = whole(raise_token())
   local heard = tell(client, who .. ' ' .. token .. ' ' .. stamp .. ' ' .. lease)
@@ -24,16 +26,17 @@ local function hand_over(who, client, lease, stamp, owner, details, yields_at)
   return heard
 end
 
--- Tells a waiter to ask: for readers, for a lock that has a value, and for leases that nobody renews.
+-- Wakes a waiter so that it asks: for readers, for a lock that has a value, and for leases that are not renewed.
 local function call_up(who, client, only)
   local heard = tell(client, who)
-  -- It has a moment to come before a request that finds the lock free may take it.
+  -- For a moment, requests that find the lock free leave it to this waiter.
   if not only and (type(heard) == 'table' or heard > 0) then redis.call('SET', next_key, who, 'PX', 50) end
   return heard
 end
 
--- Calls `act` for each waiter from the first on, until a client hears it: who that is. Nothing, if `act` gives nothing. Waiters whose time is
--- over are taken out. Waiters whose client does not hear just now are passed over, and keep their places. The waiter that asks is not told.
+-- Calls `act` for each waiter, from the first on, until a client receives the message. Returns that waiter, or nothing if `act` returns
+-- nothing. Expired waiters are removed. Waiters whose client does not receive messages at present are skipped, and keep their places. The
+-- waiter that asks gets no message.
 local function first_to_hear(now, act)
   local at, deaf = 0, {}
   while true do
@@ -45,7 +48,7 @@ local function first_to_hear(now, act)
     else
       if not deaf[client] then
         local heard = act(who, client, mode, lease, stamp, owner, details)
-        -- A client that may not publish still releases: waiters look by themselves.
+        -- A client that may not publish still releases: waiters also ask without a message.
         if not heard then return nil end
         if type(heard) == 'table' or heard > 0 then return who end
         deaf[client] = true
@@ -55,8 +58,9 @@ local function first_to_hear(now, act)
   end
 end
 
--- Hands the lock to the first waiter that hears it if it is `free`, or tells that one to ask; with `only`, if it asks for that mode. While the lock is
--- offered to others, the waiter is told how long (ms) that lasts. `held` is the text of the lock that was released. Who was told.
+-- Hands a lock that is `free` to the first waiter that can be notified, or else wakes that waiter; with `only`, just for this mode. While
+-- the lock is offered to other programs, the message says how long (ms) that lasts. `held` is the text of the lock that was released.
+-- Returns the waiter.
 local function wake(only, free, held)
   local now = now_ms()
   local offered = redis.call('GET', next_key) == '*' and redis.call('PTTL', next_key)
@@ -73,17 +77,17 @@ local function wake(only, free, held)
   end)
 end
 
--- Tells the waiter that is the first in line now to ask: the first looks at the lock more often than the others.
+-- Wakes the waiter that is now the first in the queue: the first asks more often than the others.
 local function promote()
   first_to_hear(now_ms(), function(who, client) return tell(client, who) end)
 end
 
--- Whether it can be handed over: who gets a value is to ask.
+-- Returns whether the lock can be handed over: a waiter asks for a lock that has a value.
 local function is_free()
   return redis.call('EXISTS', key, value) == 0
 end
 
--- Wakes a waiter that can get the lock as it is now.
+-- Wakes a waiter that can get the lock in its present state.
 local function serve()
   local held = redis.call('GET', key)
   if not held then return wake(nil, is_free()) end

@@ -1,4 +1,4 @@
-//! How a lock is asked for: on a connection of its own, which waits in the database, and then keeps it.
+//! Acquiring a lock: on a separate connection, which waits in the database and then keeps the lock.
 
 use std::future::Future;
 use std::pin::pin;
@@ -19,37 +19,37 @@ use crate::engines::sql::work::Work;
 use crate::error::{AcquireError, RenewError};
 use crate::sql::Dialect;
 
-/// How long to wait before stopping a statement once more.
+/// The pause before a statement is stopped once more.
 const STOP_AGAIN: Duration = Duration::from_millis(50);
 
-/// What a statement that asks for a lock says.
+/// The answer to a statement that asks for a lock.
 enum LockReply {
-    /// It holds, and may have counted already.
+    /// The session holds the lock, with the token if the same message counted it.
     Got(Session, Option<u64>),
     /// The lock is not free, and the session holds nothing.
     Busy,
-    /// The statement ended without the lock. What it began is to be undone.
+    /// The statement ended without the lock. Its effects must be undone.
     Stopped,
-    /// The row of the lock is not there. The transaction is to be undone.
+    /// The lock has no row. The transaction must be undone.
     NoRow,
 }
 
-/// Who holds, as the database shows it.
+/// The session of a holder, as the database shows it.
 #[derive(Clone, Copy)]
 struct Session {
     number: i64,
-    /// When its transaction began, where that is what tells it from another one.
+    /// The start of its transaction, where that identifies the holder.
     born: i64,
 }
 
 impl Session {
-    /// In MySQL, where a session is told from others by its number alone.
+    /// Returns the session in MySQL, where its number alone identifies it.
     const fn of(lent: &Lent) -> Self {
         Self { number: lent.session.number, born: 0 }
     }
 }
 
-/// What is asked of the database, once.
+/// A request, with the arguments of its statements.
 struct Ask<'a> {
     request: &'a AcquireRequest,
     key: String,
@@ -59,7 +59,7 @@ struct Ask<'a> {
 }
 
 impl Ask<'_> {
-    /// What is counted for, and who holds it.
+    /// Returns the arguments that identify the lock and its holder.
     fn args(&self) -> [Arg<'_>; 5] {
         let name = self.request.name.as_str().as_bytes();
         [
@@ -76,7 +76,7 @@ impl SessionEngine {
     pub(super) async fn wait_for(self: Arc<Self>, request: AcquireRequest) -> Result<Granted, AcquireError> {
         let same = self.held().get(&request.grant).cloned();
         if let Some(held) = same {
-            // The answer to the first such request was lost.
+            // The answer to the first request was lost.
             let grant = request.granted(Some(held.token));
             match self.clone().speak(grant).await {
                 Ok(term) => return Ok(Granted::new(Some(held.token), term)),
@@ -86,7 +86,7 @@ impl SessionEngine {
         }
         let mut kept: Option<Lent> = None;
         while !request.cancel.is_cancelled() {
-            // Whatever an error had begun ends with its connection.
+            // After an error, the connection is closed, which undoes the effects of the request.
             if let Some(granted) = self.ask(&request, &mut kept).await? {
                 return Ok(granted);
             }
@@ -100,8 +100,8 @@ impl SessionEngine {
         Err(request.not_granted())
     }
 
-    /// Asks for the lock once; nothing, if it is busy or the request was cancelled. Once more on a new connection, if an old one turns out to be
-    /// closed: the database closes idle ones.
+    /// Asks for the lock once. Returns `None` if the lock is busy or the request was cancelled. Asks again on a new connection if an old
+    /// one turns out to be closed: the database closes idle ones.
     async fn ask(&self, request: &AcquireRequest, kept: &mut Option<Lent>) -> Result<Option<Granted>, Fault> {
         let mut used = false;
         match self.ask_once(request, kept, &mut used).await {
@@ -164,8 +164,8 @@ impl SessionEngine {
         };
         let count = Count { texts: &self.texts, dialect: self.address.dialect, ask: &ask, session, token };
         let token = self.count(&mut lent, count).await?;
-        // The lease counts from when the connection was last heard: that may be long ago. And a token that was counted on another connection
-        // is worth something only if this one still held then.
+        // The lease counts from the last answer on the connection, which may be long ago. And a token that was counted on another
+        // connection is valid only if this connection still held the lock then.
         if self.texts.kind.is_row() || self.now().since(sent_at) > request.ttl.get() / 10 {
             sent_at = self.now();
             let pinged = async { lent.connection.ping().await.map_err(|error| self.locks.fault(error)) };
@@ -176,8 +176,8 @@ impl SessionEngine {
         Ok(Some(Granted::new(Some(token), term(sent_at, request.ttl))))
     }
 
-    /// Waits for the statement by which a session asks for a lock. If the request is cancelled meanwhile, the database is told to stop the
-    /// statement: a connection that is closed in the middle stands in the queue, and counts, until the database notices.
+    /// Waits for the statement by which a session asks for a lock. If the request is cancelled meanwhile, the statement is stopped in the
+    /// database: a connection that is closed instead would remain in the queue, and count, until the database notices.
     async fn stopped_if_cancelled<T>(
         &self,
         request: &AcquireRequest,
@@ -191,8 +191,8 @@ impl SessionEngine {
             () = request.cancel.cancelled() => {}
         }
         loop {
-            // By a task of its own, since its connection is lost if it is dropped half-way. It has ended when this returns: a stop that
-            // comes later could hit another statement.
+            // A separate task, since dropping it half-way would lose its connection. It has ended when this function returns: a later stop
+            // could hit another statement.
             let (short, stops, stop) = (self.short.clone(), self.stops.clone(), stop.clone());
             let stopping = self.context.runtime.spawn(async move {
                 let _one_at_a_time = stops.lock_owned().await;
@@ -209,14 +209,14 @@ impl SessionEngine {
             if let Ok(Err(fault)) = stopped {
                 tracing::debug!(error = %fault.error, "a wait that was given up could not be stopped");
             }
-            // It may have come before the statement.
+            // Without an answer, the stop may have arrived before the statement, and is repeated.
             if let Some(said) = said {
                 return said;
             }
         }
     }
 
-    /// Undoes whatever an asking may have begun. A stop that came late may hit the first attempt.
+    /// Undoes the effects of a request for the lock. A late stop may hit the first attempt.
     async fn forget(&self, lent: &mut Lent) -> Result<(), Error> {
         match lent.connection.plain(self.texts.forget()).await {
             Err(error) if self.locks.what(&error) == What::Cancelled => {
@@ -226,7 +226,7 @@ impl SessionEngine {
         }
     }
 
-    /// A connection for a request; nothing, if there is none in the time that it has.
+    /// Returns a connection for a request, or `None` if none is available in time.
     async fn connection(&self, request: &AcquireRequest) -> Result<Option<Lent>, Fault> {
         const FULL: &str = "all connections that locks may take are in use: raise `connections=` in the URL";
         if request.waits() {
@@ -238,18 +238,19 @@ impl SessionEngine {
         }
     }
 
-    /// Makes the row of a lock, outside of its transaction. With MySQL, it may have to wait for one who was faster, and has it locked.
+    /// Creates the row of a lock, outside of the lock's transaction. With MySQL, it may have to wait for a transaction that created the row
+    /// first, and has it locked.
     async fn make_row(&self, connection: &mut Connection, request: &AcquireRequest) -> Result<(), Fault> {
         let sql = self.texts.make_row(&request.name);
         let making = async { connection.plain(sql).await.map_err(|error| self.locks.fault(error)) };
         match self.locks.within(SLICE + self.locks.limit(), What::NoAnswer, making).await {
-            // So it is there.
+            // The row exists, and another transaction has it locked.
             Err(fault) if fault.what == What::LockTimeout => Ok(()),
             made => made,
         }
     }
 
-    /// Has the connection lock it, which may take as long as the slice.
+    /// Runs the statement that locks, which may wait for a whole slice.
     async fn lock(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<LockReply, Error> {
         let said = match self.texts.kind {
             Kind::Named => self.lock_named(lent, ask).await,
@@ -257,7 +258,8 @@ impl SessionEngine {
             Kind::Advisory | Kind::RowOfPostgres => self.lock_in_postgres(lent, ask).await,
         };
         match said {
-            // With PostgreSQL, a wait for readers is one for each of them, and only all together are long enough to be stopped.
+            // With PostgreSQL, a wait for several readers is a separate wait for each. So the timeout of the statement may end it, and not
+            // that of the lock.
             Err(error) if matches!(self.locks.what(&error), What::LockTimeout | What::Cancelled) => {
                 Ok(LockReply::Stopped)
             }
@@ -265,7 +267,7 @@ impl SessionEngine {
         }
     }
 
-    /// Tells a session of itself, as far as it does not know it.
+    /// Changes the settings of a session, if they differ.
     async fn tell(&self, lent: &mut Lent, ask: &Ask<'_>) -> Result<(), Error> {
         let settings = self.texts.settings(ask.request);
         if lent.session.settings.is_empty() {
@@ -284,14 +286,14 @@ impl SessionEngine {
         let args = [key, name, grant, owner, details, key];
         let mut done = lent.connection.run(&self.texts.lock_named, &args).await?;
         if done.rows == 0 && ask.request.waits() {
-            // By a statement that touches no table: whoever wants to alter one, or to stop all writing, would wait behind it, and everybody
-            // else behind that.
+            // The statement that waits touches no table: otherwise a statement that alters one, or stops all writes, would wait behind it,
+            // and all others behind that one.
             let wait_ms = i64::try_from(SLICE.as_millis()).expect("a slice is some seconds");
             let rows = lent.connection.rows(&self.texts.wait_named, &[key, Arg::Int(wait_ms)]).await?;
             match rows.first().map(|row| row.int(0)).transpose()? {
                 Some(1) => done = lent.connection.run(&self.texts.lock_named, &args).await?,
                 Some(0) => {}
-                // It was stopped.
+                // The statement was stopped.
                 _ if ask.request.cancel.is_cancelled() => {}
                 _ => return Err(Error::RowNotFound),
             }
@@ -324,12 +326,12 @@ impl SessionEngine {
         Ok(LockReply::Got(Session { number: row.int(0)?, born: row.int(1)? }, token))
     }
 
-    /// Raises the counter of a lock that is held, and writes down who holds it, as far as that was not done with the same message.
+    /// Raises the counter of a lock that is held and records its holder, unless the same message did so already.
     async fn count(&self, lent: &mut Lent, mut count: Count<'_>) -> Result<FencingToken, Fault> {
         let request = count.ask.request;
         let counted = match count.token {
             Some(token) if request.mode == Mode::Ex => Ok(token),
-            // The connection that holds has a transaction open.
+            // The connection that holds has an open transaction.
             _ if self.texts.kind.is_row() => self.short.with(count).await?,
             _ => {
                 let counting = async {
@@ -356,7 +358,7 @@ impl Work for Stop {
 
     async fn run(&mut self, connection: &mut Connection, _: bool) -> Result<(), Error> {
         match connection.plain(self.0.clone()).await {
-            // MySQL has no such session any more. The connection can be used again.
+            // In MySQL, the session no longer exists. The connection remains usable.
             Err(error) if error.as_database_error().is_some() => {
                 tracing::debug!(%error, "the database did not stop the statement of a wait that was given up");
                 Ok(())
@@ -366,13 +368,13 @@ impl Work for Stop {
     }
 }
 
-/// The next token of a lock, and who has it; or whose key it is, if it is another lock's.
+/// Counts the next token of a lock, and records its holder. Answers with the name of another lock that has the same key, if there is one.
 struct Count<'a> {
     texts: &'a Texts,
     dialect: Dialect,
     ask: &'a Ask<'a>,
     session: Session,
-    /// The token, if it is known already.
+    /// The token, if it was counted already.
     token: Option<u64>,
 }
 
@@ -410,7 +412,7 @@ impl Work for Count<'_> {
 }
 
 impl Count<'_> {
-    /// Nothing, if there is no such row yet.
+    /// Counts the next token. Returns `None` if the lock has no row yet.
     async fn next(
         &self,
         connection: &mut Connection,
@@ -427,7 +429,7 @@ impl Count<'_> {
     }
 }
 
-/// The token that PostgreSQL answers with.
+/// Reads the token from PostgreSQL's answer.
 fn token(row: &Row) -> Result<u64, Error> {
     Ok(row.int(0)?.unsigned_abs())
 }

@@ -1,4 +1,4 @@
-//! Who holds, for those who look.
+//! Inspecting and listing locks.
 
 use sqlx::Error;
 use tenure_table::{FencingToken, GrantId, LockName, OwnerId};
@@ -40,7 +40,7 @@ impl SessionEngine {
         Ok(locks)
     }
 
-    /// Those who hold locks, or one lock.
+    /// Returns the holders of the selected locks, with the names of the locks.
     async fn holders(&self, which: &str) -> Result<Vec<(Vec<u8>, Member)>, Fault> {
         let answers = self.short.with(Batch(self.texts.holders(which))).await?;
         let read = |row: &Row| {

@@ -1,11 +1,11 @@
-//! The recipes `row`, `advisory` and `named`: a lock that the database itself keeps, for as long as a connection lives.
+//! The recipes `row`, `advisory` and `named`: a lock that the database itself keeps for as long as a connection lives.
 //!
-//! Each grant has a connection of its own, and so has each who waits. The database is told to end a connection that is silent for a ttl,
-//! and the holder speaks every third of it: so neither is a quiet holder dropped, nor does a dead host hold for hours, and a holder that
-//! is not heard knows when to stop believing.
+//! Each grant and each waiter has a separate connection. The database ends a connection that is silent for a TTL, and the holder sends a
+//! request every third of it. So an idle holder is not dropped, and a dead host does not hold the lock for hours. A holder without an
+//! answer knows when its lease ends.
 //!
-//! A token is counted after the lock is held, in a row of its own that is committed apart from it. Beside it stand the holder, for those who
-//! look, and the last start of a job (`start`).
+//! A token is counted after the lock is held, in a separate row that is committed apart from it. The row also names the holder, for
+//! observers, and has the last start of a job (`start`).
 
 mod acquire;
 mod look;
@@ -37,18 +37,18 @@ use crate::error::{AcquireError, InspectError, LostReason, ReleaseError, Remembe
 use crate::info::LockInfo;
 use crate::lease::{Term, Ttl};
 
-/// The databases' timers are coarse.
+/// The resolution of the databases' timers.
 const MARGIN: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(super) struct SessionEngine {
     address: Address,
     texts: Texts,
-    /// The connections that hold or wait.
+    /// The connections of holders and waiters.
     locks: Arc<Link>,
-    /// For all that is short: whoever gets a lock must not wait for those who wait for it.
+    /// The connections for short requests: a new holder must not wait behind the waiters for its lock.
     short: Arc<Link>,
-    /// Statements are stopped one after the other, so that many do not need more connections.
+    /// Statements are stopped one after the other, so that many stops need no more connections.
     stops: Arc<AsyncMutex<()>>,
     held: Mutex<HashMap<GrantId, Arc<Held>>>,
     process: ProcessInfo,
@@ -60,18 +60,18 @@ pub(super) struct SessionEngine {
 #[derive(Debug)]
 struct Held {
     token: FencingToken,
-    /// The number of its session.
+    /// The number of the session that holds.
     session: i64,
-    /// The connection that holds it, until it is given back or broken.
+    /// The connection that holds, until the release or until it breaks.
     connection: AsyncMutex<Option<Lent>>,
 }
 
 impl SessionEngine {
     pub(super) async fn open(address: Address, context: EngineContext) -> Result<Arc<dyn Engine>, Fault> {
-        // Where a token is counted on another connection than the one that holds, there are several to count on.
+        // If a token is counted on another connection than the holder's, several connections can do it.
         let short =
             if address.recipe == Recipe::Row { 1 + address.connections.saturating_sub(16) / 4 } else { 1 };
-        // A connection that holds must outlive the runtime of whoever asked.
+        // A connection that holds must outlive the runtime of the caller.
         let locks = Link::new(&address, address.connections - short, &context).on_own_runtime();
         let short = Link::new(&address, short, &context).that_overflows();
         let (locks, short) = (Arc::new(locks), Arc::new(short));
@@ -90,7 +90,7 @@ impl SessionEngine {
         let texts = Texts::new(&address, place, is_mariadb);
         let modes: &[Mode] = if texts.kind == Kind::Named { &[Mode::Ex] } else { &[Mode::Pr, Mode::Ex] };
         if texts.kind != Kind::Named {
-            // What stays behind is seen by nobody, so it can wait for one who may sweep.
+            // Rows that remain have no effect, so the sweep can be left to a user with the permission.
             if let Err(fault) = short.run(&texts.sweep, &[]).await {
                 tracing::debug!(error = %fault.error, "the rows of readers that died were not swept up");
             }
@@ -125,17 +125,17 @@ impl SessionEngine {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Speaks on the connection of a grant, so that the database goes on to keep it.
+    /// Sends a request on the connection of a grant, so that the database does not end it.
     async fn speak(self: Arc<Self>, grant: Grant) -> Result<Term, RenewError> {
         let lost = || RenewError::Lost(LostReason::Disconnected);
         let held = self.held().get(&grant.id).cloned().ok_or_else(lost)?;
         let (clock, at, ttl) = (self.context.clock.clone(), self.locks.clone(), grant.ttl.get());
-        // By a task of its own, which goes on if there is no answer in time: the next one finds what became of it.
+        // A separate task, which continues after the time limit: the next renewal finds its result.
         let speaking = self.context.runtime.spawn(async move {
             let mut held = held.connection.lock().await;
             let lent = held.as_mut()?;
             let sent_at = clock.now();
-            // After a ttl the database has ended it, whether it says so or not.
+            // After a TTL, the database has ended the session, even if no error arrives.
             match tokio::time::timeout(ttl, lent.connection.ping()).await {
                 Ok(Ok(())) => return Some(sent_at),
                 Ok(Err(error)) => tracing::debug!(%error, "the connection of a lock is gone"),
@@ -162,10 +162,10 @@ impl SessionEngine {
         let freeing = async {
             let mut held = held.connection.lock().await;
             let Some(mut lent) = held.take() else { return Ok(false) };
-            // Whatever becomes of it, the connection is gone or the lock is.
+            // Whatever the outcome, either the connection or the lock is gone.
             let answers = match lent.connection.batch(sql).await {
                 Ok(answers) => answers,
-                // It had ended the session before it was asked.
+                // The database had ended the session before the release.
                 Err(error) if self.locks.says_ended(&error) => return Ok(false),
                 Err(error) => return Err(self.locks.fault(error)),
             };
@@ -181,13 +181,13 @@ impl SessionEngine {
     }
 }
 
-/// The first two numbers of a version.
+/// Returns the first two numbers of a version.
 fn number(version: &str) -> (u32, u32) {
     let mut numbers = version.split(['.', '-']).map_while(|number| number.parse().ok());
     (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default())
 }
 
-/// What is believed of a connection that was heard after this instant.
+/// Returns the term of a lease, by an answer to a request of this instant.
 fn term(sent_at: BootTime, ttl: Ttl) -> Term {
     Term::Lease { sent_at, ttl: ttl.get(), margin: MARGIN }
 }

@@ -1,7 +1,7 @@
 //! The last start of a job, for `once_per`: in the row of the lock's tokens, by the database's clock.
 //!
-//! A start is recorded by one statement, whose condition is that the database still shows the grant's session as the holder. So a holder
-//! that has lost the lock records nothing, and no two starts within a window are recorded.
+//! One statement records a start, on the condition that the database still shows the grant's session as the holder. So a holder that has
+//! lost the lock records nothing, and no two starts within a window are recorded.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::engines::sql::whole_ms;
 use crate::error::{Lost, LostReason, RememberError};
 use crate::random;
 
-/// A start that was found.
+/// A recorded start.
 struct Recorded {
     id: Vec<u8>,
     ago: Duration,
@@ -29,12 +29,12 @@ impl SessionEngine {
     ) -> Result<Remembered, RememberError> {
         let key = self.texts.key(&grant.name);
         let (ago, window) = (Arg::Int(whole_ms(start.ago)), Arg::Int(whole_ms(start.window)));
-        // The statement may be sent twice: its own start is known by this.
+        // The statement may be sent twice: this id identifies its start.
         let id = random::grant_id().as_u128().to_be_bytes();
         let (holder, name) = (grant.id.as_u128().to_be_bytes(), grant.name.as_str().as_bytes());
         let args =
             [ago, Arg::Bytes(&id), Arg::Text(&key), Arg::Bytes(name), Arg::Bytes(&holder), ago, window];
-        // Twice, since the window of the start in the way may end between the two statements.
+        // Two attempts, since the window of the earlier start may end between the two statements.
         for _ in 0..2 {
             let (recorded, _) = self.short.run(&self.texts.record_start, &args).await?;
             if recorded.rows == 1 {
@@ -51,7 +51,7 @@ impl SessionEngine {
         Err(Lost { name: grant.name.clone(), reason: LostReason::Disconnected }.into())
     }
 
-    /// How long ago the last start was, if that is less than the window.
+    /// Returns how long ago the last start was, if that is less than the window.
     pub(super) async fn started_ago(
         &self,
         name: &LockName,

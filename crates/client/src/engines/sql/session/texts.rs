@@ -1,8 +1,7 @@
 //! The statements of the recipes `row`, `advisory` and `named`.
 //!
-//! A session that holds is told apart from one that does not hold any more by what the database itself shows of it: an advisory lock, a
-//! transaction that began at a certain instant, a named lock. So a release needs no row to be changed, and a row that is left behind by one
-//! who died shows nobody.
+//! The database itself shows whether a session still holds: by its advisory lock, by the start of its transaction, or by its named lock. So
+//! a release need not change a row, and a row that a dead session left behind shows no holder.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -17,11 +16,11 @@ use crate::engines::sql::dialect::{NEXT, hex};
 use crate::engines::sql::link::SessionInfo;
 use crate::engines::sql::{Dialect, Recipe};
 
-/// How long one statement waits for a lock. Then it is asked again: so it is noticed if the database is gone, and one who has gone away
-/// does not stand in the queue for longer.
+/// The longest wait of one statement for a lock, after which it is repeated. So an outage of the database is noticed, and a client that is
+/// gone leaves the queue after this time.
 pub(super) const SLICE: Duration = Duration::from_secs(5);
 
-/// Which lock of the database is taken.
+/// The kind of database lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Advisory,
@@ -42,34 +41,34 @@ pub(super) struct Texts {
     dialect: Dialect,
     table: String,
     is_mariadb: bool,
-    /// Schema and table, however the URL spells them: the same for all who share the tables.
+    /// Schema and table, independent of their spelling in the URL: the same for all clients that share the tables.
     place: String,
-    /// How long a request may take.
+    /// The time limit of a request.
     limit: Duration,
-    /// The first statements of a session, which answer with its number and its mark. PostgreSQL prepares the statements that are used
-    /// again and again, since to read and plan them costs more than to run them.
+    /// The first statements of a session, which answer with its number and its mark. With PostgreSQL, they prepare the frequent statements,
+    /// since parsing and planning these costs more than running them.
     pub(super) begin: String,
-    /// `named`: takes a lock that is free, or is this session's, and then does what [`Self::count_alone`] does.
+    /// `named`: takes a lock that is free, or that this session holds, and then does the same as [`Self::count_alone`].
     pub(super) lock_named: Sql,
-    /// `named`: waits for a lock, for so many milliseconds: 1 if this session has it, 0 if not, -1 if it cannot be said.
+    /// `named`: waits for a lock, up to a number of milliseconds: 1 if this session has it, 0 if not, -1 if that is unknown.
     pub(super) wait_named: Sql,
-    /// The next token for one who holds alone, and who that is.
+    /// Counts the next token for a single holder, and records that holder.
     pub(super) count_alone: Sql,
-    /// The next token for one of several.
+    /// Counts the next token for one of several holders.
     pub(super) count_shared: Sql,
-    /// Makes the row of a lock's tokens, if there is none.
+    /// Creates the row of a lock's tokens, if there is none.
     pub(super) begin_count: Sql,
-    /// Whose the row is.
+    /// Returns the lock to which the row belongs.
     pub(super) counted_for: Sql,
-    /// Writes down one of several holders.
+    /// Records one of several holders.
     pub(super) read_in: Sql,
     /// The last token of a lock.
     pub(super) last_token: Sql,
-    /// Records a start, if the grant holds and no other start is in the way.
+    /// Records a start, if the grant holds and no earlier start prevents it.
     pub(super) record_start: Sql,
-    /// The last start of a lock: when it was, its id, and the time.
+    /// The last start of a lock: its time, its id, and the current time.
     pub(super) last_start: Sql,
-    /// Forgets those who read and died.
+    /// Deletes the rows of readers that died.
     pub(super) sweep: Sql,
 }
 
@@ -113,7 +112,7 @@ impl Texts {
             place,
             limit: address.limit,
             begin: begin(kind, table),
-            // The condition comes before the row: who does not get the lock does not count.
+            // The condition is evaluated before the row is written: a request that does not get the lock does not count.
             lock_named: text(&count_of_mysql(
                 "SELECT $1, CAST($2 AS BINARY), CAST($3 AS BINARY), CAST($4 AS BINARY), $5, CONNECTION_ID() \
                  FROM DUAL WHERE GET_LOCK($6, 0) = 1",
@@ -145,7 +144,7 @@ impl Texts {
         }
     }
 
-    /// What the database calls a lock: a number, or a text, that is made of all of its name.
+    /// Returns the key of a lock in the database: a number or a text, derived from its full name.
     pub(super) fn key(&self, name: &LockName) -> String {
         let mut hash = Sha256::new();
         for part in [&*self.place, name.as_str()] {
@@ -163,14 +162,14 @@ impl Texts {
         }
     }
 
-    /// PostgreSQL: how long a statement may take that waits. Less than whoever asks waits for an answer.
+    /// Returns PostgreSQL's time limit for a waiting statement. It is shorter than the caller's time limit for the answer.
     fn statement(&self) -> Duration {
         SLICE + self.limit / 2
     }
 
-    /// What a session is told of itself before it asks for a lock. It is the same for most requests, and is said once.
+    /// Returns the settings of a session, which it gets before it asks for a lock. They are the same for most requests, and are sent once.
     ///
-    /// The database ends a session that is silent for a ttl.
+    /// The database ends a session that is silent for a TTL.
     pub(super) fn settings(&self, request: &AcquireRequest) -> String {
         let (ttl_ms, slice_ms) = (request.ttl.get().as_millis(), SLICE.as_millis());
         let (ttl_seconds, all_ms) = (ttl_ms.div_ceil(1000), self.statement().as_millis());
@@ -180,7 +179,7 @@ impl Texts {
             Kind::Named => return format!("SET SESSION wait_timeout = {ttl_seconds}"),
             Kind::RowOfMySql => {
                 let wait_seconds = SLICE.as_secs();
-                // Which of them counts depends on what a transaction has done.
+                // Which limit applies depends on the statements of the transaction.
                 let idle = if self.is_mariadb {
                     ["", "_readonly", "_write"]
                         .map(|sort| format!(", idle{sort}_transaction_timeout = {ttl_seconds}"))
@@ -188,7 +187,7 @@ impl Texts {
                     Default::default()
                 };
                 let idle = idle.concat();
-                // A transaction then begins with the row that it locks.
+                // A transaction then begins with the statement that locks its row.
                 return format!(
                     "SET SESSION autocommit = 0, wait_timeout = {ttl_seconds}, \
                      innodb_lock_wait_timeout = {wait_seconds}{idle}"
@@ -198,8 +197,8 @@ impl Texts {
         format!("SET statement_timeout = {all_ms}; SET lock_timeout = {slice_ms}; SET {idle} = {ttl_ms}")
     }
 
-    /// PostgreSQL: takes a lock, which may take as long as the slice. If it has it, it answers with a row: the number of the session, since
-    /// when it holds, and for some whether it does, see [`Self::answers_whether`].
+    /// Returns PostgreSQL's statement that takes a lock, which may wait for a whole slice. Its answer is a row: the number of the session,
+    /// the start of its transaction, and in some cases whether it has the lock, see [`Self::answers_whether`].
     pub(super) fn lock(&self, request: &AcquireRequest, key: &str) -> String {
         let (shared, tries, t) = (request.mode == Mode::Pr, tries(request), &self.table);
         if self.kind == Kind::RowOfPostgres {
@@ -219,8 +218,8 @@ impl Texts {
         format!("EXECUTE tenure_lock_{}({key})", request.mode)
     }
 
-    /// PostgreSQL: what is sent along with [`Self::lock`], where the session that has the lock may count, so that both are one message: the
-    /// next token, and who has it. Nothing, if it would count without having the lock.
+    /// Returns PostgreSQL's statement that counts the next token and records the holder, sent in one message with [`Self::lock`]. `None` if
+    /// another session must count, or if it would count without the lock.
     pub(super) fn and_count(&self, request: &AcquireRequest, key: &str, details: &str) -> Option<String> {
         if self.kind.is_row() || tries(request) {
             return None;
@@ -235,8 +234,8 @@ impl Texts {
         Some(format!("; EXECUTE tenure_count_EX({grant}, {owner}, {details}, '{key}', {name})"))
     }
 
-    /// MySQL: locks a row for as long as the transaction lives, and answers if there is one. Others cannot see who has it locked, so it is
-    /// also shown by a named lock.
+    /// Returns MySQL's statement that locks a row until the end of the transaction, and that answers if the row exists. Others cannot see
+    /// which session has the row locked, so a named lock shows it, too.
     pub(super) fn lock_row(&self, request: &AcquireRequest) -> Sql {
         let lock = match (request.mode, self.is_mariadb) {
             (Mode::Pr, true) => "LOCK IN SHARE MODE",
@@ -250,14 +249,14 @@ impl Texts {
         )
     }
 
-    /// Makes the row to lock, if there is none.
+    /// Returns the statement that creates the row to lock, if there is none.
     pub(super) fn make_row(&self, name: &LockName) -> String {
         let (t, name) = (&self.table, self.dialect.bytes(name.as_str().as_bytes()));
         let make = made(self.dialect, &format!("{t}_row (name) VALUES ({name})"));
         if self.kind == Kind::RowOfMySql { make + "; COMMIT" } else { make }
     }
 
-    /// Undoes whatever an asking that failed, or found nothing, may have begun: afterwards the session holds nothing.
+    /// Undoes all effects of a request that failed or found no lock: afterwards the session holds nothing.
     pub(super) const fn forget(&self) -> &'static str {
         match self.kind {
             Kind::Advisory => "SELECT pg_advisory_unlock_all()",
@@ -267,8 +266,8 @@ impl Texts {
         }
     }
 
-    /// Stops the statement of a session, and leaves the session open. Each login may do that to its own sessions. A session that has
-    /// the same number on another server, or later, has another mark and is not stopped.
+    /// Returns the statement that stops the current statement of a session, and leaves the session open. Each login may do that to its own
+    /// sessions. A session that has the same number on another server, or later, has another mark and is not stopped.
     pub(super) fn stop(&self, SessionInfo { number, mark, .. }: &SessionInfo) -> String {
         match self.dialect {
             Dialect::Postgres => format!(
@@ -280,15 +279,15 @@ impl Texts {
         }
     }
 
-    /// Whether the row that answers says if the session has the lock: where it only tries.
+    /// Returns whether the answer says if the session has the lock: if the request only tries.
     pub(super) fn answers_whether(&self, request: &AcquireRequest) -> bool {
         self.kind == Kind::Advisory && tries(request)
     }
 
-    /// Gives back what a session holds. For an advisory or a named lock it answers with whether it was held.
+    /// Returns the statements that release what a session holds. For an advisory or a named lock, the answer says whether it was held.
     pub(super) fn unlock(&self, name: &LockName, mode: Mode, session: i64) -> String {
         let (t, shared) = (&self.table, mode == Mode::Pr);
-        // Only for those who look, so it need not outlast a crash of the database.
+        // The row is only for observers, so its deletion need not survive a crash of the database.
         let gone = if shared {
             let soon =
                 if self.dialect == Dialect::Postgres { "SET LOCAL synchronous_commit = off; " } else { "" };
@@ -314,7 +313,7 @@ impl Texts {
         }
     }
 
-    /// Those who hold: name, holder, owner, mode, token and details of each, in the order of names.
+    /// Returns a query for the holders: name, holder, owner, mode, token and details of each, in the order of names.
     pub(super) fn holders(&self, which: &str) -> String {
         let t = &self.table;
         let (alone, shared) = (holds(self.kind, "s", "ExclusiveLock"), holds(self.kind, "r", "ShareLock"));
@@ -327,18 +326,18 @@ impl Texts {
         )
     }
 
-    /// Of one lock.
+    /// Selects one lock.
     pub(super) fn of(&self, name: &LockName) -> String {
         format!("s.lock_key = '{}'", self.key(name))
     }
 
-    /// Of all locks from a name on and below another.
+    /// Selects all locks from one name up to another, exclusive.
     pub(super) fn between(&self, from: &[u8], to: &[u8]) -> String {
         format!("s.name >= {} AND s.name < {}", self.dialect.bytes(from), self.dialect.bytes(to))
     }
 }
 
-/// The condition that the session of a row holds the row's lock.
+/// Returns the condition that the session of a row holds the row's lock.
 fn holds(kind: Kind, row: &str, mode: &str) -> String {
     match kind {
         Kind::Advisory => format!(
@@ -358,7 +357,7 @@ fn holds(kind: Kind, row: &str, mode: &str) -> String {
     }
 }
 
-/// Makes a row once, and then leaves it alone.
+/// Returns a statement that inserts a row, unless it exists.
 fn made(dialect: Dialect, row: &str) -> String {
     match dialect {
         Dialect::Postgres => format!("INSERT INTO {row} ON CONFLICT DO NOTHING"),
@@ -366,8 +365,8 @@ fn made(dialect: Dialect, row: &str) -> String {
     }
 }
 
-/// MySQL: makes the row of a lock's tokens of these values; or if it is there, counts in it, and writes down who holds. If it is another
-/// lock's, it does not count. The token is the number of the statement, as far as one was counted.
+/// Returns MySQL's statement that inserts the row of a lock's tokens with these values. If the row exists, the statement counts in it, and
+/// records the holder. If the row belongs to another lock, it does not count. The token is the number of the statement, if one was counted.
 fn count_of_mysql(values: &str) -> String {
     format!(
         "INSERT INTO {{t}}_session (lock_key, name, holder, owner, details, session) {values} \
@@ -376,11 +375,11 @@ fn count_of_mysql(values: &str) -> String {
     )
 }
 
-/// The first statements of a session.
+/// Returns the first statements of a session.
 fn begin(kind: Kind, t: &str) -> String {
     let statements = match kind {
         Kind::Named | Kind::RowOfMySql => {
-            // The session holds a lock of this name for as long as it lives.
+            // The session holds a named lock of this name for its whole life.
             return "SET @tenure_mark = CONCAT('tenure_session_', UUID()); \
                     SELECT CAST(CONNECTION_ID() AS SIGNED), @tenure_mark, GET_LOCK(@tenure_mark, 0); "
                 .to_owned();
@@ -412,7 +411,7 @@ fn begin(kind: Kind, t: &str) -> String {
             ]
         }
     };
-    // Where a role hides its own sessions from itself, it may not stop them either.
+    // A role that cannot see its own sessions may not stop them either.
     let mut all = format!(
         "SELECT pg_backend_pid()::bigint, COALESCE(max({}), 0)::text FROM pg_stat_activity \
          WHERE pid = pg_backend_pid(); ",
@@ -424,7 +423,7 @@ fn begin(kind: Kind, t: &str) -> String {
     all
 }
 
-/// PostgreSQL: locks a row for as long as the transaction lives.
+/// Returns PostgreSQL's statement that locks a row until the end of the transaction.
 fn row_of_postgres(t: &str, shared: bool, name: &str) -> String {
     let (since, lock) = (since("now()"), if shared { "FOR SHARE" } else { "FOR UPDATE" });
     format!("SELECT pg_backend_pid()::bigint, {since} FROM {t}_row WHERE name = {name} {lock}")
@@ -434,12 +433,12 @@ fn tries(request: &AcquireRequest) -> bool {
     !request.waits()
 }
 
-/// An instant of PostgreSQL, in microseconds.
+/// Returns an instant of PostgreSQL, in microseconds.
 fn since(at: &str) -> String {
     format!("floor(extract(epoch FROM {at}) * 1000000)::bigint")
 }
 
-/// Asks for schema and table, which URLs may spell in several ways, and for the version.
+/// Returns a query for schema and table, which URLs may spell in several ways, and for the version.
 pub(super) fn place(address: &Address) -> String {
     let t = &address.table;
     match (address.dialect, t.contains('.')) {
@@ -454,14 +453,14 @@ pub(super) fn place(address: &Address) -> String {
     }
 }
 
-/// The tables of these recipes, by how their names end, and their columns.
+/// The tables of these recipes: the suffixes of their names, and their columns.
 pub(super) const COLUMNS: [(&str, &str); 3] = [
     ("_session", "lock_key, name, token, holder, owner, details, session, born, started, start_id"),
     ("_reader", "lock_key, session, born, token, holder, owner, details"),
     ("_row", "name"),
 ];
 
-/// The statements that make the tables of these recipes.
+/// Returns the statements that create the tables of these recipes.
 pub(in crate::engines::sql) fn tables(dialect: Dialect, t: &str) -> [String; 3] {
     let (bytes, id, key, text, end) = match dialect {
         Dialect::Postgres => ("bytea", "bytea", "text", "text", ""),
@@ -473,7 +472,7 @@ pub(in crate::engines::sql) fn tables(dialect: Dialect, t: &str) -> [String; 3] 
             " ENGINE = InnoDB",
         ),
     };
-    // Its rows change at each grant, and find room beside themselves.
+    // The rows change at each grant, and the free space keeps new versions on the same page.
     let room = if dialect == Dialect::Postgres { " WITH (fillfactor = 50)" } else { end };
     [
         format!(

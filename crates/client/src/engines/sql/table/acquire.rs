@@ -1,4 +1,4 @@
-//! How a lock is asked for: with one statement if it is free, and else from a place in the queue.
+//! Acquiring a lock: with one statement if it is free, and otherwise from a place in the queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,18 +16,19 @@ use crate::error::AcquireError;
 use crate::random;
 use crate::sql::Dialect;
 
-/// How often who waits looks by itself: those whose turn is next, and all others, who must not lose their places.
+/// The intervals at which a waiter asks again without a message: the first in the queue, and all others, which must keep their places.
 const FIRST_LOOKS: Duration = Duration::from_secs(1);
 const OTHERS_LOOK: Duration = Duration::from_secs(3);
 
-/// How often the first in line looks while the client hears no messages; each other waiter as much less often as it stands further behind.
+/// The interval at which the first in the queue asks while the client receives no messages. For the others, it is multiplied by their
+/// position.
 const UNHEARD_LOOKS: Duration = Duration::from_millis(200);
 
-/// How long a waiter pauses when others of the same client kept its request from the database.
+/// The pause of a waiter whose request was kept from the database by other requests of the same client.
 const FULL_PAUSE: Duration = Duration::from_millis(100);
 
 impl TableEngine {
-    /// Takes the lock if it is free, nobody waits, and it has no value: one statement.
+    /// Takes the lock with one statement if it is free, without waiters and without a value.
     async fn take(&self, request: &AcquireRequest, details: &str) -> Result<Option<i64>, Fault> {
         let grant = request.grant.as_u128().to_be_bytes();
         let owner = request.owner.as_u128().to_be_bytes();
@@ -54,7 +55,7 @@ impl TableEngine {
             let sent_at = self.now();
             match self.take(&request, &details).await {
                 Ok(Some(token)) => return Ok(granted(&request, sent_at, token, Value::default())),
-                // It is asked for again, and finds what may have been done.
+                // The next request finds the result of this one.
                 Err(fault) if fault.what == What::NoAnswer => request.events.unanswered(),
                 Ok(None) | Err(_) => {}
             }
@@ -67,7 +68,7 @@ impl TableEngine {
         request: AcquireRequest,
         details: String,
     ) -> Result<Granted, AcquireError> {
-        // How many stood before this one when it last asked.
+        // The number of waiters ahead at the last request.
         let mut place = 0;
         let waiter = request.waits().then(|| self.listener.register(request.grant, &request.name));
         while !request.cancel.is_cancelled() {
@@ -97,10 +98,10 @@ impl TableEngine {
                         look = look.min(UNHEARD_LOOKS.saturating_mul(behind));
                     }
                     let look = random::jittered(look);
-                    // The end of a lease is announced by no message.
+                    // No message announces the expiry of a lease.
                     expires_in.filter(|_| before == 0).map_or(look, |left| look.min(left + MARGIN))
                 }
-                // Others of this client are before it, and the database is none the worse for it.
+                // Other requests are ahead, while the database itself works.
                 Err(fault) if request.waits() && matches!(fault.what, What::Full | What::LockTimeout) => {
                     FULL_PAUSE
                 }
@@ -114,20 +115,20 @@ impl TableEngine {
             let Some(waiter) = &waiter else { break };
             let look_again = self.now() + pause;
             if request.woken_before(&*self.context.clock, look_again, waiter.woken()).await?.is_some() {
-                // It may be its turn, or its client may have another name by now.
+                // It may be this waiter's turn, or its client may have another name now.
                 place = 0;
             }
         }
         Err(request.not_granted())
     }
 
-    /// Leaves the queue, and gives back what may have been granted without our having heard of it.
+    /// Leaves the queue, and releases a grant whose answer was lost.
     pub(super) async fn withdraw_request(&self, grant: &Grant) -> Result<Withdrawn, Fault> {
         self.let_go(&grant.name, grant.id).await?;
         Ok(if grant.may_arrive { Withdrawn::ForNow } else { Withdrawn::ForGood })
     }
 
-    /// Asks for the lock: by a look alone where that is enough, since whoever changes something keeps all others from it.
+    /// Asks for the lock. Only reads where that suffices, since a change blocks all others.
     async fn ask(
         &self,
         request: &AcquireRequest,
@@ -138,7 +139,7 @@ impl TableEngine {
         if place > 0 {
             let id = request.grant.as_u128().to_be_bytes();
             let (args, keep) = ([Arg::Bytes(name), Arg::Bytes(name), Arg::Bytes(&id)], Arg::Int(PLACE_KEPT));
-            // Whoever is first sees to it that all go on.
+            // With another waiter ahead, it suffices to keep the place: the first in the queue ensures progress for all.
             if !self.link.rows(&self.texts.before, &args, |row| row.int(0)).await?.is_empty()
                 && self.link.run(&self.texts.keep_place, &[keep, args[1], args[2]]).await?.0.rows == 1
             {

@@ -1,30 +1,30 @@
-//! What is written down of one lock, and what becomes of it: the rules, without a database.
+//! The record of one lock, and its transitions: the rules, without a database.
 
 use std::time::Duration;
 
 use tenure_table::{GrantId, Mode, OwnerId};
 
-/// How long a place in the queue is kept for one who does not ask again (ms).
+/// How long a place in the queue is kept for a waiter that does not ask again (ms).
 pub(super) const PLACE_KEPT: i64 = 10_000;
 
-/// How long one whose turn it is has to come (ms). Then it is the next one's.
+/// How long a waiter whose turn it is has to ask for the lock (ms). Then the turn passes to the next waiter.
 ///
-/// Longer than anybody waits who was not told, and looks by itself.
+/// It is longer than the longest interval at which a waiter asks without a message.
 const TURN_KEPT: i64 = 6_000;
 
-/// What is written down of one lock. All instants are milliseconds of the database's clock.
+/// The record of one lock. All instants are milliseconds of the database's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Book {
     pub(super) now: i64,
     pub(super) token: i64,
-    /// Nothing, if nobody ever wrote any.
+    /// `None` without a value.
     pub(super) value: Option<Vec<u8>>,
     pub(super) in_doubt: bool,
     /// In the order of their tokens.
     pub(super) holders: Vec<Holder>,
-    /// In the order in which they came.
+    /// In the order of their arrival.
     pub(super) waiters: Vec<Waiter>,
-    /// When what it protects was last started, and by which request that was noted down.
+    /// When the job was last started, and the id of the request that recorded it.
     pub(super) start: Option<(i64, Vec<u8>)>,
 }
 
@@ -36,36 +36,36 @@ pub(super) struct Holder {
     pub(super) token: i64,
     pub(super) expires: i64,
     pub(super) details: String,
-    /// An operator asks it to let go.
+    /// Whether an operator has asked for its release.
     pub(super) broken: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Waiter {
-    /// Nothing before it is written down.
+    /// `None` before it is recorded.
     pub(super) ticket: Option<i64>,
     pub(super) grant: GrantId,
     pub(super) owner: OwnerId,
     pub(super) mode: Mode,
-    /// By what its client is woken.
+    /// The name by which its client is notified.
     pub(super) client: String,
     pub(super) kept_until: i64,
-    /// Whether it was told that it is its turn.
+    /// Whether it was notified that it is its turn.
     pub(super) called: bool,
     pub(super) details: String,
 }
 
-/// What is asked for.
+/// A request for a lock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask<'a> {
     pub(super) grant: GrantId,
     pub(super) owner: OwnerId,
     pub(super) mode: Mode,
-    /// Whether the owner may hold it already.
+    /// Whether the owner may hold the lock already.
     pub(super) reenter: bool,
     pub(super) ttl: i64,
     pub(super) details: &'a str,
-    /// The client to wake, if this is to wait.
+    /// The client to notify, if the request waits.
     pub(super) client: Option<&'a str>,
 }
 
@@ -78,12 +78,12 @@ pub(super) enum Answer {
         expires_in: Option<Duration>,
         before: usize,
     },
-    /// The owner holds it in a mode that does not cover this one.
+    /// The owner holds the lock in a mode that does not cover the requested mode.
     Held(Mode),
 }
 
 impl Book {
-    /// Takes out those whose time is over, but not the one who asks: it is there.
+    /// Removes expired holders and waiters, except the waiter that asks.
     pub(super) fn expire(&mut self, asks: Option<GrantId>) {
         let now = self.now;
         let gone = |holder: &Holder| holder.expires <= now;
@@ -94,7 +94,7 @@ impl Book {
         self.waiters.retain(|waiter| waiter.kept_until > now || Some(waiter.grant) == asks);
     }
 
-    /// What was written is no longer sure to be what was meant.
+    /// Marks the value as in doubt: its writer ended without a release.
     fn died_writing(&mut self) {
         self.in_doubt |= self.value.is_some();
     }
@@ -103,11 +103,11 @@ impl Book {
         self.holders.iter_mut().find(|holder| holder.grant == grant)
     }
 
-    /// Grants it, or says why not; and gives it a place in the queue, if it is to wait.
+    /// Grants the lock, or says why not. A request that waits gets a place in the queue.
     pub(super) fn acquire(&mut self, ask: &Ask<'_>) -> Answer {
         let expires = self.now + ask.ttl;
         if let Some(held) = self.holder(ask.grant) {
-            // The answer to the first such request was lost.
+            // The answer to the first request was lost.
             held.expires = expires;
             let token = held.token;
             self.leave_queue(ask.grant);
@@ -125,7 +125,7 @@ impl Book {
         let before = place.unwrap_or(self.waiters.len());
         if let Some(place) = place {
             let waiter = &mut self.waiters[place];
-            // If it came though it is not its turn, it is to be called again.
+            // A waiter that asks before its turn must be notified again.
             (waiter.kept_until, waiter.called) = (self.now + PLACE_KEPT, false);
             if let Some(client) = ask.client {
                 client.clone_into(&mut waiter.client);
@@ -165,7 +165,7 @@ impl Book {
         Answer::Granted { token }
     }
 
-    /// The token of a grant by which the same owner has all that is asked for; or what it has, if that is less.
+    /// Returns the token of a grant by which the same owner already has the requested mode, or else the mode that it has.
     fn covered(&self, ask: &Ask<'_>) -> Option<Result<i64, Mode>> {
         let mut held = self.holders.iter().filter(|holder| holder.owner == ask.owner).peekable();
         let first = held.peek()?.mode;
@@ -173,7 +173,7 @@ impl Book {
         Some(covering.map(|holder| holder.token).ok_or(first))
     }
 
-    /// Larger than all before it, also if they were forgotten: never behind the date (µs).
+    /// Returns the next token: larger than all earlier ones even if the record was lost, since it is never behind the date (µs).
     fn next_token(&self) -> i64 {
         (self.token + 1).max(self.now * 1000)
     }
@@ -182,7 +182,7 @@ impl Book {
         self.holders.iter().all(|holder| holder.mode.compatible_with(mode))
     }
 
-    /// How many at the head of the queue may hold it now, all together.
+    /// Returns how many waiters at the head of the queue can hold the lock now, all together.
     fn whose_turn(&self) -> usize {
         let mut beside = Vec::new();
         let may = |waiter: &&Waiter| {
@@ -194,7 +194,7 @@ impl Book {
         self.waiters.iter().take_while(may).count()
     }
 
-    /// Calls those whose turn it is, and were not called yet.
+    /// Marks the waiters whose turn it is as notified. Returns those that were not yet.
     pub(super) fn call(&mut self) -> Vec<(String, GrantId)> {
         let (turn, until) = (self.whose_turn(), self.now + TURN_KEPT);
         let called = self.waiters.iter_mut().take(turn).filter(|waiter| !waiter.called);
@@ -207,7 +207,7 @@ impl Book {
             .collect()
     }
 
-    /// Frees what a grant holds, and takes it out of the queue; whether it held.
+    /// Frees what a grant holds, and removes it from the queue. Returns whether it held.
     pub(super) fn release(&mut self, grant: GrantId) -> bool {
         self.leave_queue(grant);
         let held = self.holders.len();
@@ -219,7 +219,7 @@ impl Book {
         self.waiters.retain(|waiter| waiter.grant != grant);
     }
 
-    /// Frees it from all holders, who may still believe.
+    /// Frees the lock from all holders, whose leases may still be valid.
     pub(super) fn free(&mut self) {
         if self.holders.iter().any(|holder| holder.mode.may_write()) {
             self.died_writing();
@@ -264,7 +264,7 @@ mod tests {
         let called: Vec<_> = book.call().into_iter().map(|(_, grant)| grant.as_u128()).collect();
         assert_eq!(called, [2, 3]);
         assert!(book.call().is_empty(), "they were called already");
-        // In whatever order they come.
+        // In any order.
         assert!(granted(book.acquire(&ask(3, Mode::Pr))) && granted(book.acquire(&ask(2, Mode::Pr))));
         assert!(!granted(book.acquire(&ask(5, Mode::Pr))) && !granted(book.acquire(&ask(4, Mode::Ex))));
         assert!(book.release(GrantId::from_u128(2)) && book.release(GrantId::from_u128(3)));

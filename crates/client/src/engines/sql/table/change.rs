@@ -1,4 +1,4 @@
-//! How what is written down of a lock is read and changed: a transaction of two messages, with the lock's row locked in between.
+//! Reading and changing the record of a lock: a transaction of two messages, with the lock's row locked in between.
 
 use sqlx::Error;
 use tenure_table::{GrantId, OwnerId};
@@ -11,11 +11,11 @@ use crate::engines::sql::tables::{damaged, id};
 use crate::engines::sql::work::Work;
 use crate::sql::Dialect;
 
-/// A change of what is written down of a lock.
+/// A change of the record of a lock.
 pub(super) struct Change<'a, F> {
     pub(super) engine: &'a TableEngine,
     pub(super) name: &'a [u8],
-    /// Who asks, if it is one who may stand in the queue.
+    /// The grant that asks, if it may be in the queue.
     pub(super) asks: Option<GrantId>,
     pub(super) how: F,
 }
@@ -27,7 +27,7 @@ impl<T: Send, F: FnMut(&mut Book, bool) -> T + Send> Work for Change<'_, F> {
         let Self { engine, name, how, .. } = self;
         let mut read = engine.read(connection, name, true).await?;
         if read.is_none() {
-            // Outside of the transaction: whoever waits for the row must not wait for this one's end.
+            // The row is created outside of the transaction, so that other requests for it do not wait for the end of this one.
             connection.plain("ROLLBACK").await?;
             connection.run(&engine.texts.make, &[Arg::Bytes(name)]).await?;
             read = engine.read(connection, name, true).await?;
@@ -46,7 +46,7 @@ impl<T: Send, F: FnMut(&mut Book, bool) -> T + Send> Work for Change<'_, F> {
             engine.listener.wake(*grant, ());
         }
         if engine.address.dialect == Dialect::MySql && !called.is_empty() {
-            // It is done, whoever hears of it: those who wait also look by themselves.
+            // The change is done, even if this notification fails: waiters also ask without one.
             if let Err(error) = wake(connection, &written).await {
                 tracing::debug!(%error, "those whose turn it is were not told");
             }
@@ -55,12 +55,12 @@ impl<T: Send, F: FnMut(&mut Book, bool) -> T + Send> Work for Change<'_, F> {
     }
 }
 
-/// With MySQL: wakes those whom it names as listening. The number by which one was to be called may be that of another connection by now,
-/// which is left alone.
+/// Wakes the listening connections in the answers of MySQL. If the number of a client now belongs to a connection that does not listen,
+/// that connection is not stopped.
 async fn wake(connection: &mut Connection, answers: &[Vec<Row>]) -> Result<(), Error> {
     for row in answers.iter().flatten() {
         let Some(number) = row.maybe_int(0)? else { continue };
-        // It may be gone, which is as good.
+        // The connection may be gone, which does no harm.
         match connection.plain(format!("KILL QUERY {number}")).await {
             Err(error) if error.as_database_error().is_some() => {}
             done => done?,
@@ -69,7 +69,7 @@ async fn wake(connection: &mut Connection, answers: &[Vec<Row>]) -> Result<(), E
     Ok(())
 }
 
-/// A look at what is written down of a lock.
+/// A read of the record of a lock.
 pub(super) struct Look<'a> {
     pub(super) engine: &'a TableEngine,
     pub(super) name: &'a [u8],
@@ -84,7 +84,7 @@ impl Work for Look<'_> {
 }
 
 impl TableEngine {
-    /// Reads all that is written down of a lock; nothing, if it has no row.
+    /// Reads the record of a lock. Returns `None` if it has no row.
     async fn read(
         &self,
         connection: &mut Connection,

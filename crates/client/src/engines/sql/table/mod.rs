@@ -1,7 +1,7 @@
-//! The recipe `table`: who holds and who waits is written down in rows, and a lease ends by the database's clock.
+//! The recipe `table`: rows record the holders and the waiters, and a lease ends by the database's clock.
 //!
-//! One row for each lock, which is never deleted: its counter gives the tokens, and whoever changes anything about the lock has that row
-//! locked. The common case, a lock that is free and that one wants, is one statement on that row.
+//! Each lock has one row, which is never deleted. Its counter provides the tokens, and every change of the lock is made with that row
+//! locked. The common case, a free lock without waiters, is one statement on that row.
 
 mod acquire;
 mod book;
@@ -45,14 +45,14 @@ use crate::info::{LockInfo, Member};
 use crate::lease::{Term, Ttl};
 use crate::random;
 
-/// The database counts in milliseconds.
+/// The resolution of the database's clock: one millisecond.
 const MARGIN: Duration = Duration::from_millis(1);
 
-/// How often what nobody asks for is looked for, and how long its time must have been over.
+/// The interval of the sweep for expired holders that no request removes, and how long they must have been expired.
 const SWEEP_EVERY: Duration = Duration::from_mins(10);
 const SWEEP_AFTER_MS: i64 = 60_000;
 
-/// So many locks are looked at together.
+/// The number of locks that are read at the same time.
 const TOGETHER: usize = 8;
 
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl TableEngine {
         self.context.clock.now()
     }
 
-    /// Reads what is written down of a lock, lets `change` change it, writes it, and wakes those whose turn it then is.
+    /// Reads the record of a lock, applies `change`, writes the record, and notifies the waiters whose turn it is.
     async fn change<T: Send>(
         &self,
         name: &[u8],
@@ -116,7 +116,7 @@ impl TableEngine {
         self.link.with(Change { engine: self, name, asks: None, how: change }).await
     }
 
-    /// What is written down of a lock, without keeping anybody from changing it.
+    /// Reads the record of a lock, without locking it.
     async fn look(&self, name: &[u8]) -> Result<Option<Book>, Fault> {
         let read = self.link.with(Look { engine: self, name }).await?;
         Ok(read.map(|(_, mut book)| {
@@ -125,11 +125,11 @@ impl TableEngine {
         }))
     }
 
-    /// Frees what a grant holds, and takes it out of the queue; whether it held.
+    /// Frees what a grant holds, and removes it from the queue. Returns whether it held.
     async fn let_go(&self, name: &LockName, grant: GrantId) -> Result<bool, Fault> {
         let (bytes, id) = (name.as_str().as_bytes(), grant.as_u128().to_be_bytes());
         let mut repeated = false;
-        // Where others wait, it is not alone.
+        // A lock with waiters is never in the simple state that this statement changes.
         if !self.listener.has_waiter(name) {
             let args = [Arg::Bytes(bytes), Arg::Bytes(&id)];
             let (alone, again) = self.link.run(&self.texts.give_back, &args).await?;
@@ -138,7 +138,7 @@ impl TableEngine {
             }
             repeated = again;
         }
-        // One that was sent a second time and finds nothing has done it the first time.
+        // A repeated request that finds nothing was carried out the first time.
         let freed = self.change(bytes, |book, again| book.release(grant) || again).await?;
         Ok(freed || repeated)
     }
@@ -157,7 +157,7 @@ impl TableEngine {
         Ok(info)
     }
 
-    /// Frees what nobody asks for.
+    /// Frees expired locks that no request asks for.
     async fn sweep(&self) -> Result<(), Fault> {
         let after = [Arg::Int(SWEEP_AFTER_MS), Arg::Int(SWEEP_AFTER_MS)];
         self.link.run(&self.texts.sweep, &after[..1]).await?;
@@ -170,7 +170,7 @@ impl TableEngine {
     }
 }
 
-/// Now and then, for as long as the engine lives.
+/// Sweeps at intervals, until the engine is closed or dropped.
 async fn sweep(engine: Weak<TableEngine>, closing: CancellationToken) {
     let Some(clock) = engine.upgrade().map(|engine| engine.context.clock.clone()) else { return };
     loop {
@@ -203,12 +203,12 @@ fn token(number: i64) -> FencingToken {
     FencingToken::new(number.unsigned_abs())
 }
 
-/// A ttl as the database counts it.
+/// Returns a TTL in the unit of the database.
 fn milliseconds(ttl: Ttl) -> i64 {
     i64::try_from(ttl.get().as_millis()).expect("a ttl is at most a day")
 }
 
-/// What is believed of a lease that was asked for at this instant.
+/// Returns the term of a lease that was requested at this instant.
 fn term(sent_at: BootTime, ttl: Ttl) -> Term {
     Term::Lease { sent_at, ttl: Duration::from_millis(milliseconds(ttl).unsigned_abs()), margin: MARGIN }
 }
@@ -288,7 +288,7 @@ impl Engine for TableEngine {
         start: Start,
     ) -> BoxFuture<'static, Result<Remembered, RememberError>> {
         Box::pin(async move {
-            // By which it is known if it is sent again.
+            // Identifies this start if the request is sent again.
             let id = random::grant_id().as_u128().to_be_bytes().to_vec();
             let noted = self.change(grant.name.as_str().as_bytes(), |book, _| {
                 book.holder(grant.id)?;
@@ -346,7 +346,7 @@ impl Engine for TableEngine {
                     locks.push(looked?);
                 }
             }
-            // Some may be free by now.
+            // Some locks may have been released in the meantime.
             locks.retain(|lock| !lock.is_unused());
             Ok(locks)
         })
@@ -361,7 +361,7 @@ impl Engine for TableEngine {
             let mut before = Vec::new();
             let broken = self.change(name.as_str().as_bytes(), |book, unanswered| {
                 let mut holders: Vec<_> = book.holders.iter().map(Holder::member).collect();
-                // Those who were broken by the first such request, the answer to which was lost.
+                // The first request broke these holders, and its answer was lost.
                 if unanswered && holders.is_empty() {
                     holders.clone_from(&before);
                 }

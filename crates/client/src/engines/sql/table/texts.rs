@@ -8,44 +8,44 @@ use super::book::{Book, Holder, Waiter};
 use crate::engines::sql::connection::Sql;
 use crate::sql::Dialect;
 
-/// What a lock's row says of its holders.
+/// The state of a lock's row.
 ///
-/// A lock that is free, or held by one while nobody waits and it has no value, needs no other row: it is taken and given back by one
-/// statement. In all other cases the holders and waiters are in tables of their own.
+/// A lock that is free, or that has one holder, no waiters and no value, needs no other row: one statement takes it, and one releases it.
+/// In all other cases, the holders and waiters are in separate tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i64)]
 pub(super) enum State {
     Free = 0,
-    /// Held by the one that the row names.
+    /// The row names the only holder.
     Alone = 1,
-    /// The holders are in their own table.
+    /// The holders are in a separate table.
     Listed = 2,
 }
 
-/// The statements, for one table's name.
+/// The statements for one table name.
 #[derive(Debug)]
 pub(super) struct Texts {
     dialect: Dialect,
     table: String,
-    /// Takes a free lock. PostgreSQL answers with the token, MySQL has it as the number of the statement.
+    /// Takes a free lock. PostgreSQL answers with the token, MySQL with the number of the statement.
     pub(super) take: Sql,
-    /// Gives back what one holds alone.
+    /// Releases the lock of a single holder.
     pub(super) give_back: Sql,
     /// Keeps a place in the queue.
     pub(super) keep_place: Sql,
-    /// Whether anybody stands before it in the queue who is still there.
+    /// Finds a waiter ahead in the queue that has not expired.
     pub(super) before: Sql,
-    /// Renews what one holds alone.
+    /// Renews the lease of a single holder.
     pub(super) renew: Sql,
-    /// Makes the row of a lock, if there is none.
+    /// Creates the row of a lock, if there is none.
     pub(super) make: Sql,
-    /// The names of locks that are held or waited for, from one on and below another.
+    /// The names of locks that are held or waited for, from one name up to another, exclusive.
     pub(super) names: Sql,
-    /// When what a lock protects was last started, and the time.
+    /// The last start of a job, and the current time.
     pub(super) started: Sql,
-    /// Frees what one alone held whose time has long been over.
+    /// Frees locks whose single holder expired long ago.
     pub(super) sweep: Sql,
-    /// The names of locks with holders or waiters whose time has long been over.
+    /// The names of locks with holders or waiters that expired long ago.
     pub(super) stale: Sql,
 }
 
@@ -90,10 +90,10 @@ impl Texts {
         }
     }
 
-    /// Reads all that is written down of a lock, and with `locked` keeps others from changing it until the end of the transaction.
+    /// Returns the queries for the record of a lock. With `locked`, other transactions cannot change it until this one ends.
     pub(super) fn read(&self, name: &[u8], locked: bool) -> String {
         let (t, now, name) = (&self.table, self.dialect.now(), self.dialect.bytes(name));
-        // Who only looks sees all of it as it was at one instant.
+        // A read without a lock sees one consistent snapshot.
         let (begin, lock, end) = match (locked, self.dialect) {
             (true, _) => ("BEGIN; ", " FOR UPDATE", ""),
             (false, Dialect::Postgres) => {
@@ -116,7 +116,7 @@ impl Texts {
         )
     }
 
-    /// Writes what has changed, and ends the transaction. With PostgreSQL, those are told who were called.
+    /// Returns the statements that write the changes, and end the transaction. With PostgreSQL, they also notify the waiters in `called`.
     pub(super) fn write(
         &self,
         name: &[u8],
@@ -129,7 +129,7 @@ impl Texts {
         let mut sql = String::new();
         let queue_only = Book { waiters: was.waiters.clone(), ..book.clone() } == *was;
         if queue_only && self.dialect == Dialect::Postgres {
-            // A place that is forgotten with a crash of the database is asked for again, so nobody waits for the disk.
+            // A place that is lost in a crash of the database is asked for again, so the commit does not wait for the disk.
             sql.push_str("SET LOCAL synchronous_commit = off; ");
         }
         let listed = |book: &Book, state: State| match state {
@@ -251,7 +251,7 @@ impl Texts {
 }
 
 impl State {
-    /// The simplest in which all of it can be written down.
+    /// Returns the simplest state that can record all of it.
     pub(super) fn of(book: &Book) -> Self {
         let plain = book.waiters.is_empty() && book.value.is_none();
         match book.holders.as_slice() {
@@ -266,16 +266,16 @@ impl State {
     }
 }
 
-/// The tables of the recipe `table`, by how their names end, and their columns.
+/// The tables of the recipe `table`: the suffixes of their names, and their columns.
 pub(super) const COLUMNS: [(&str, &str); 3] = [
     ("", "name, token, state, holder, owner, mode, expires, details, value, doubt, started, start_id"),
     ("_holder", "name, holder, owner, mode, token, expires, details, broken"),
     ("_waiter", "ticket, name, waiter, owner, mode, client, kept_until, called, details"),
 ];
 
-/// The statements that make the tables of the recipe `table`.
+/// Returns the statements that create the tables of the recipe `table`.
 pub(in crate::engines::sql) fn tables(dialect: Dialect, t: &str) -> [String; 3] {
-    // An index has no schema before it.
+    // The name of an index has no schema.
     let short = t.rsplit('.').next().unwrap_or(t);
     match dialect {
         Dialect::Postgres => [

@@ -1,16 +1,17 @@
-//! A session at ZooKeeper: what keeps it alive and proves that it is. The requests that locks are made of are in `nodes`.
+//! A ZooKeeper session: the task that keeps it alive and proves that it is. The requests that locks consist of are in `nodes`.
 //!
-//! # From when on a grant is believed in
-//! The leader ends a session of which it has not heard for its timeout. A follower answers reads and pings by itself, and tells the leader of
-//! them only with its answers to the leader's own pings, twice in a tick; so an answer to a read proves nothing. Here:
+//! # The deadline of a grant
+//! The leader ends a session after a timeout without news of it. A follower answers reads and pings by itself, and reports them to the
+//! leader only with its answers to the leader's own pings, twice in a tick; so an answer to a read proves nothing. Here:
 //!
-//! - a read that does nothing is sent every tenth of the timeout (a *touch*);
-//! - a request that goes through the leader and a majority (a *proof*) is sent every third of the timeout or more often: the making of an entry,
-//!   or one that checks the root of the tree.
+//! - a read without effect is sent every tenth of the timeout (a *touch*);
+//! - a request through the leader and a majority (a *proof*) is sent every third of the timeout or more often: the creation of an entry, or
+//!   a check of the root of the tree.
 //!
-//! What a follower told the leader before it passed on a proof, the leader knew when it took that in. So a proof confirms the last touch
-//! that was answered a whole tick before the proof was sent, as of when that touch was sent. With a quarter of a tick more as the margin,
-//! belief ends before the leader can end the session, also if the follower is cut off from the leader just after that.
+//! When the leader processes a proof, it knows all that the follower reported before it passed the proof on. So a proof confirms the last
+//! touch that was answered a whole tick before the proof was sent, as of when that touch was sent. With a quarter of a tick more as the
+//! margin, the deadline precedes the end of the session at the leader. This is so even if the follower is cut off from the leader just
+//! after that.
 
 mod nodes;
 mod probe;
@@ -38,18 +39,18 @@ use crate::engines::session::{HasSession, Held, Session, Sessions};
 use crate::error::{EngineError, LostReason};
 use crate::random;
 
-/// So many touches in a timeout, and so many of them for one proof.
+/// The number of touches in a timeout, and the number of touches for each proof.
 const TOUCHES: u32 = 10;
 const TOUCHES_TO_A_PROOF: u32 = 3;
 
-/// How long a touch and a proof may take at least, and the longest pause after one that failed.
+/// The least time limit of a touch and a proof, and the longest pause after one that failed.
 const SHORTEST_TRY: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
-/// So often the node of a grant is looked at that is watched.
+/// The interval between two checks of a grant's node that is also watched.
 const LOOK_AGAIN: Duration = Duration::from_mins(10);
 
-/// If connecting takes longer than this, the servers are probed.
+/// The time after which an attempt to connect also probes the servers.
 const PROBE_AFTER: Duration = Duration::from_millis(100);
 
 /// The pause between attempts to close a session that the client crate has given up.
@@ -61,13 +62,13 @@ pub(super) struct Link {
     client: Client,
     session: Session,
     touches: Mutex<VecDeque<Touch>>,
-    /// When the last proof was sent that was answered, for those who want one: one at a time asks for it.
+    /// The time at which the last answered proof was sent. Locked while a proof is under way: one at a time.
     proved: AsyncMutex<BootTime>,
-    /// Whether the servers make nodes that go when they are empty.
+    /// Whether the servers support container nodes, which they remove when they are empty.
     has_containers: AtomicBool,
-    /// How many bytes of paths are watched, or may come to be.
+    /// The number of bytes of paths that are watched, or may be soon.
     watched: Arc<AtomicUsize>,
-    /// How many nodes are being made.
+    /// The number of nodes that are being created.
     making: Arc<AtomicUsize>,
     turns: Arc<Turns>,
     requests: Mutex<HashMap<GrantId, Request>>,
@@ -86,16 +87,16 @@ impl HasSession for Link {
         &self.session
     }
 
-    /// The client crate sends all watches again on a new connection, and cannot do so if they do not fit one message of 128 KiB.
+    /// The client crate sends all watches again on a new connection, and fails if they do not fit one message of 128 KiB.
     fn has_room(&self) -> bool {
         self.watched.load(Ordering::Relaxed) + self.session.watched_bytes() < MOST_WATCHED
     }
 }
 
-/// So many bytes of paths may be watched.
+/// The most bytes of paths that may be watched.
 const MOST_WATCHED: usize = 96 << 10;
 
-/// What is counted for as long as this lives.
+/// A contribution to a count, for as long as this value exists.
 #[derive(Debug)]
 pub(super) struct Counted(Arc<AtomicUsize>, usize);
 
@@ -112,7 +113,7 @@ impl Drop for Counted {
     }
 }
 
-/// Waits for an answer, and not longer than this.
+/// Waits for a response until a time limit.
 pub(super) async fn within<T, E>(
     context: &EngineContext,
     limit: Duration,
@@ -130,7 +131,7 @@ where
 }
 
 impl Link {
-    /// Opens a session that ends after this time without a word, or what the servers make of it.
+    /// Opens a session that ends after this time without requests, or after the time that the servers choose.
     pub(super) async fn open(
         address: &Address,
         timeout: Duration,
@@ -139,7 +140,7 @@ impl Link {
     ) -> Result<Arc<Self>, EngineError> {
         let (hosts, connector) = (address.hosts(), connector(address, timeout));
         let sent = context.clock.now();
-        // Whatever becomes of the runtime of whoever asks, the session is served by ours.
+        // The session runs on the engine's runtime, and does not depend on the caller's.
         let connecting = context.runtime.spawn(async move { connector.connect(&hosts).await });
         let connecting = AbortOnDropHandle::new(connecting);
         let connected = async { connecting.await.unwrap_or(Err(Error::ClientClosed)) };
@@ -179,10 +180,11 @@ impl Link {
         Ok(link)
     }
 
-    /// Ends a session for us when it has ended for the client crate, and then for the servers.
+    /// Ends a session here after the client crate has ended it, and then on the servers.
     ///
-    /// The crate gives up a session that had no connection for 7/5 of its timeout. The servers may keep it for longer, since a new leader gives
-    /// each session its whole timeout again. Its entries would keep others waiting, though no grant of it is believed in after the deadline.
+    /// The crate gives up a session that had no connection for 7/5 of its timeout. The servers may keep it for longer, since a new leader
+    /// gives each session its whole timeout again. Its entries would keep others waiting, though no grant of it is valid after the
+    /// deadline.
     async fn end_with_client(this: Weak<Self>, sessions: Weak<Sessions<Self>>) {
         let Some(mut states) = this.upgrade().map(|link| link.client.state_watcher()) else { return };
         ended(&mut states).await;
@@ -194,14 +196,14 @@ impl Link {
         let connector = connector(&link.address, link.session.timeout()).with_fail_eagerly();
         let connector = connector.with_session(link.client.session().clone());
         drop(link);
-        // A holder may have until then to stop what the lock protects, also if the session ended for another reason.
+        // A holder may need the time until then to stop the work that the lock protects, also if the session ended for another reason.
         clock.sleep_until(believed_until).await;
         while sessions.strong_count() > 0 {
             match connector.clone().connect(&hosts).await {
                 Err(Error::NoHosts | Error::Timeout) => {
                     clock.sleep_until(clock.now() + random::jittered(CLOSE_AGAIN_AFTER)).await;
                 }
-                // A client that is dropped closes its session. An error says that the servers have ended it.
+                // Dropping the new client closes its session. Any other error says that the servers have ended it.
                 _ => return,
             }
         }
@@ -224,7 +226,7 @@ impl Link {
                 link.context.runtime.spawn(link.clone().put_out(held, grant));
             }
             if let Some(sessions) = sessions.upgrade() {
-                // Whoever drops the last of it ends it.
+                // Dropping the last reference to a session ends it.
                 drop(sessions.idle(clock.now()));
             }
             round += 1;
@@ -238,7 +240,7 @@ impl Link {
             };
             let limit = (link.session.timeout() / 3).max(SHORTEST_TRY);
             let kept = within(&link.context, limit, keeping).await;
-            // After a silence there is little time left.
+            // After a long silence, even a success may leave little time.
             let left = link.session.deadline().since(clock.now());
             is_urgent = link.session.in_use() && (kept.is_err() || left < link.session.timeout() / 3);
             if let Err(fault) = kept {
@@ -252,8 +254,8 @@ impl Link {
         }
     }
 
-    /// Looks at the node of a grant that lasts for some time, and waits until it is changed: until the holder has been told that it is
-    /// broken or gone, or the grant has ended.
+    /// Watches the node of a grant that lasts for some time. Ends after notifying the holder that the lock is broken or gone, or after the
+    /// end of the grant.
     async fn watch_grant(this: Weak<Self>, grant: GrantId, held: Held) {
         loop {
             let Some(link) = this.upgrade().filter(|link| link.session.held(grant).is_some()) else { return };
@@ -262,12 +264,12 @@ impl Link {
                     tracing::debug!(version = stat.version, "the node of a grant is another's");
                     LostReason::Forgotten
                 }
-                // Whoever breaks a lock changes its node. It stands until its holder lets go.
+                // Breaking a lock changes its node. The node remains until its holder releases the lock.
                 Ok((_, stat, _)) if stat.version > 0 => LostReason::Broken,
                 Ok((_, _, watcher)) => {
                     let clock = link.context.clock.clone();
                     drop(link);
-                    // Nobody relies on a watch alone.
+                    // The task does not rely on the watch alone.
                     tokio::select! {
                         _ = watcher.changed() => {}
                         () = clock.sleep_until(clock.now() + random::jittered(LOOK_AGAIN)) => {}
@@ -292,13 +294,13 @@ impl Link {
         let touch = Touch { sent, answered: self.context.clock.now() };
         let mut touches = self.touches.lock().unwrap_or_else(PoisonError::into_inner);
         touches.push_back(touch);
-        // What is older than a timeout proves nothing.
+        // A touch older than a timeout proves nothing.
         if touches.len() > 4 * TOUCHES as usize {
             touches.pop_front();
         }
     }
 
-    /// Sees to it that there is a proof that was sent at this instant or just before it. Those who come together share one.
+    /// Ensures that a proof was sent at this instant or just before it, and answered. Concurrent callers share one.
     pub(super) async fn prove(&self, asked: BootTime) -> Result<(), Fault> {
         let mut proved = self.proved.lock().await;
         if *proved + self.session.timeout() / TOUCHES / 2 >= asked {
@@ -308,7 +310,7 @@ impl Link {
         let mut writer = self.client.new_multi_writer();
         writer.add_check_version("/", -1)?;
         match writer.commit().await.map_err(Error::from) {
-            // Whether we may look at it or not, it is the leader that says so.
+            // The answer comes from the leader, whether or not this client may check the root.
             Ok(_) | Err(Error::NoAuth) => {}
             Err(error) => return Err(error.into()),
         }
@@ -317,7 +319,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sees to it that something can be believed: after a long silence, what was touched before it proves nothing any more.
+    /// Ensures that the deadline is not near: after a long silence, touches before it prove nothing.
     pub(super) async fn freshen(&self) -> Result<(), Fault> {
         let clock = &self.context.clock;
         let is_fresh = || self.session.deadline().since(clock.now()) > self.session.timeout() / TOUCHES;
@@ -331,11 +333,11 @@ impl Link {
         self.prove(clock.now()).await
     }
 
-    /// A proof that was sent at this instant was answered.
+    /// Records that a proof sent at this instant was answered.
     pub(super) fn proven(&self, sent: BootTime) {
         let touches = self.touches.lock().unwrap_or_else(PoisonError::into_inner);
         let known = touches.iter().rev().find(|touch| touch.answered + self.address.tick <= sent);
-        // The making of the session was a proof of its own.
+        // Creating the session was a proof as well.
         let confirmed = known.or(touches.front()).map(|touch| touch.sent);
         drop(touches);
         if let Some(confirmed) = confirmed {
@@ -343,17 +345,17 @@ impl Link {
         }
     }
 
-    /// Whose turn it is to watch and ask, of those who wait by the recipe `simple`.
+    /// Returns the turns of the waiters by the recipe `simple`.
     pub(super) const fn turns(&self) -> &Arc<Turns> {
         &self.turns
     }
 
-    /// Room for a path of this length to be watched.
+    /// Reserves room for the watch of a path of this length.
     pub(super) fn room(&self, bytes: usize) -> Counted {
         Counted::new(&self.watched, bytes)
     }
 
-    /// Waits for an answer, for as long as one request may take.
+    /// Waits for a response until the time limit of one request.
     pub(super) async fn within_limit<T, E>(
         &self,
         answer: impl Future<Output = Result<T, E>>,
@@ -368,7 +370,7 @@ impl Link {
         &self.client
     }
 
-    /// Ends the session, and waits until the server knows.
+    /// Ends the session, and waits until the server has confirmed that.
     pub(super) async fn close(self: Arc<Self>) {
         let (context, limit) = (self.context.clone(), self.address.limit);
         let mut states = self.client.state_watcher();
@@ -387,7 +389,7 @@ impl Link {
     }
 }
 
-/// How a session is opened, or one that is there is taken up again.
+/// Returns a connector that opens a session, or resumes an existing one.
 fn connector(address: &Address, timeout: Duration) -> Connector {
     let connector = Client::connector().with_session_timeout(timeout);
     match address.login() {
@@ -396,9 +398,9 @@ fn connector(address: &Address, timeout: Duration) -> Connector {
     }
 }
 
-/// Resolves if no server can be reached, and not at all while one of them may answer.
+/// Returns an error if no server can be reached. Does not return while one of them may answer.
 async fn no_server(address: &Address, context: &EngineContext) -> EngineError {
-    // A server that runs has answered by then, and logs no connection that is closed without a request.
+    // A running server has answered by then, so it logs no connection that is closed without a request.
     context.clock.sleep_until(context.clock.now() + PROBE_AFTER).await;
     let address = address.clone();
     let probing = context.runtime.spawn(async move { probe::unreachable(&address).await });
@@ -408,7 +410,7 @@ async fn no_server(address: &Address, context: &EngineContext) -> EngineError {
     }
 }
 
-/// Resolves when a session has ended.
+/// Waits until a session has ended.
 async fn ended(states: &mut StateWatcher) {
     while !states.peek_state().is_terminated() {
         states.changed().await;

@@ -1,4 +1,4 @@
-//! The nodes that locks are made of: how they are made, looked at, found again and freed.
+//! The nodes of locks: creating, reading, finding and freeing them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,37 +17,37 @@ use crate::engines::zookeeper::paths::{Children, SIMPLE, VALUE};
 use crate::engines::zookeeper::{Recipe, look};
 use crate::random;
 
-/// How long to wait before asking again on a connection that broke.
+/// The pause before a repeated request on a connection that broke.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// So many are many who make nodes at once.
+/// The number of concurrent creations from which each look waits for its creation.
 const MANY: usize = 3;
 
-/// What stands for a grant.
+/// The node of a grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::engines::zookeeper) struct Node {
     pub(in crate::engines::zookeeper) path: String,
-    /// When it was made, in the order of all changes.
+    /// The position of its creation in the order of all changes.
     pub(in crate::engines::zookeeper) token: FencingToken,
 }
 
-/// What is seen of a lock.
+/// The state of a lock.
 #[derive(Debug)]
 pub(in crate::engines::zookeeper) struct Seen {
     pub(in crate::engines::zookeeper) children: Children,
     pub(in crate::engines::zookeeper) value: Option<KeptValue>,
 }
 
-/// What a request may have made that is not granted yet.
+/// What a request without a grant may have left in the session.
 #[derive(Clone, Debug, Default)]
 pub(in crate::engines::zookeeper) struct Request {
-    /// By the recipe `sequential`. If there is none, it may have been made or not.
+    /// The node by the recipe `sequential`. `None` if it is unknown whether the node was created.
     node: Option<Node>,
-    /// The lock's value, as it may be marked by now.
+    /// The lock's value with the mark that the request may have written.
     mark: Option<KeptValue>,
 }
 
-/// What was made, and what was seen just after that; nothing, if the lock is taken.
+/// The created node, and the state of the lock just after that; `None` if the lock is taken.
 pub(in crate::engines::zookeeper) type Made = Result<Option<(Node, Option<Seen>)>, Error>;
 
 impl Link {
@@ -55,7 +55,7 @@ impl Link {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a node is about to be made for a request; with what is known of an earlier one for the same grant.
+    /// Records that a node is about to be created for a request. Returns the record of an earlier request for the same grant.
     fn begin_request(&self, grant: GrantId) -> Option<Request> {
         match self.requests().entry(grant) {
             Entry::Occupied(earlier) => Some(earlier.get().clone()),
@@ -66,17 +66,17 @@ impl Link {
         }
     }
 
-    /// Notes which node stands for a request: one that has marked no value yet.
+    /// Records the node of a request that has marked no value yet.
     fn note_made(&self, grant: GrantId, node: Option<&Node>) {
         self.requests().insert(grant, Request { node: node.cloned(), mark: None });
     }
 
-    /// Notes that the lock's value may be marked by a request that is not granted yet.
+    /// Records that the lock's value may be marked by a request that is not granted yet.
     pub(in crate::engines::zookeeper) fn may_be_marked(&self, grant: GrantId, mark: KeptValue) {
         self.requests().entry(grant).or_default().mark = Some(mark);
     }
 
-    /// Notes that it is not known whether what stands for a grant was freed.
+    /// Records that it is unknown whether the node of a grant was freed.
     pub(in crate::engines::zookeeper) fn may_be_freed(&self, grant: GrantId) {
         self.requests().entry(grant).or_default();
     }
@@ -90,13 +90,13 @@ impl Link {
         self.requests().remove(&grant);
     }
 
-    /// Nothing is left of a grant.
+    /// Removes all records of a grant.
     pub(in crate::engines::zookeeper) fn forget(&self, grant: GrantId) {
         self.session.forget(grant);
         self.forget_request(grant);
     }
 
-    /// Looks at a lock: who is there, and the value.
+    /// Reads the state of a lock: its queue and its value.
     pub(in crate::engines::zookeeper) async fn see(&self, lock: &str) -> Result<Seen, Fault> {
         let children = match self.client.list_children(lock).await {
             Err(Error::NoNode) => Vec::new(),
@@ -108,7 +108,7 @@ impl Link {
         Ok(Seen { children: Children::new(children), value: None })
     }
 
-    /// The same of a lock that has a value: both at one instant, since whose mark the value bears is told by who is there.
+    /// Reads the state of a lock with a value. Both are read at one instant, since the queue says whether the value's mark is still valid.
     async fn see_value(&self, lock: &str) -> Result<Seen, Fault> {
         let mut reader = self.client.new_multi_reader();
         reader.add_get_children(lock)?;
@@ -133,7 +133,7 @@ impl Link {
         if value.as_ref().is_some_and(KeptValue::is_marked)
             && let Some(place) = children.queue.place(SIMPLE)
         {
-            // Who holds by it, and so may be the one whose mark this is, stands in it.
+            // The node by the recipe `simple` contains the grant of its holder, which may be that of the mark.
             let grant = match self.client.get_data(&format!("{lock}/{SIMPLE}")).await {
                 Err(Error::NoNode) => None,
                 read => look::grant(&read?.0),
@@ -143,7 +143,7 @@ impl Link {
         Ok(Seen { children, value })
     }
 
-    /// The same, and not what a server knew that has not heard of the last changes.
+    /// Reads the state of a lock as of now, and not an older state of a server that lags behind.
     pub(in crate::engines::zookeeper) async fn see_now(&self, lock: &str) -> Result<Seen, Fault> {
         // Sent before the look, and so answered before it.
         let synced = self.client.sync("/");
@@ -152,12 +152,13 @@ impl Link {
         seen
     }
 
-    /// A watch on a node; nothing, if it is gone.
+    /// Watches a node. Returns `None` if it does not exist.
     pub(in crate::engines::zookeeper) async fn watch(
         &self,
         node: &str,
     ) -> Result<Option<OneshotWatcher>, Fault> {
-        // By reading it: of a node that we may not read, ZooKeeper would not tell us that it is gone.
+        // The watch is set by a read, which fails without permission: ZooKeeper does not report the deletion of a node that the client may
+        // not read.
         match self.client.get_and_watch_data(node).await {
             Ok((_, _, watcher)) => Ok(Some(watcher)),
             Err(Error::NoNode) => Ok(None),
@@ -165,7 +166,7 @@ impl Link {
         }
     }
 
-    /// A watch on who holds a lock or waits for it, also if there is no node of the lock yet.
+    /// Watches the holders and waiters of a lock, even if the lock has no node yet.
     pub(in crate::engines::zookeeper) async fn watch_children(
         &self,
         lock: &str,
@@ -176,15 +177,15 @@ impl Link {
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(error.into()),
             }
-            // Made meanwhile, it can be watched.
+            // A node that was created meanwhile can be watched.
             if let (None, watcher) = self.client.check_and_watch_stat(lock).await? {
                 return Ok(watcher);
             }
         }
     }
 
-    /// Makes an entry in the queue of a lock, or finds the one that this grant has. Goes on until that is known, at the latest with the end of
-    /// the session. And [looks](Self::and_look) at the lock just after that.
+    /// Creates an entry in the queue of a lock, or finds the entry of this grant. Retries until one or the other is certain, at the latest
+    /// until the end of the session. Also [reads](Self::and_look) the lock just after that.
     pub(in crate::engines::zookeeper) async fn enter(
         &self,
         lock: &str,
@@ -227,7 +228,7 @@ impl Link {
         }
     }
 
-    /// Takes a lock by the recipe `simple`, or finds that it is taken, in the same way: by this grant or by another one.
+    /// Takes a lock by the recipe `simple`, or finds that this grant or another one has taken it. Retries like `enter`.
     pub(in crate::engines::zookeeper) async fn take(
         &self,
         lock: &str,
@@ -245,7 +246,7 @@ impl Link {
             let sent_at = self.context.clock.now();
             let making = self.client.create(&path, data.as_bytes(), &ephemeral);
             let (made, seen) = if was_busy {
-                // All but one of those who were woken would look in vain.
+                // Of the woken waiters, only one will get the lock, so the others would look in vain.
                 (making.await, Err(Fault::Said(Error::NodeExists)))
             } else {
                 self.and_look(making, lock).await
@@ -275,8 +276,8 @@ impl Link {
         }
     }
 
-    /// Leaves nothing of a request in this session. The node by the recipe `simple` is called as that of the next holder, so it is looked at
-    /// first. Requests of a session are done in their order: what was sent before is done by then.
+    /// Removes all that a request left in this session. By the recipe `simple`, the next holder's node has the same path, so the node is
+    /// read first. The requests of a session are done in order, so all that was sent before is done by then.
     pub(in crate::engines::zookeeper) async fn withdraw(
         &self,
         lock: &str,
@@ -302,11 +303,11 @@ impl Link {
         Ok(())
     }
 
-    /// What became of a node that is being made, and what is seen of its lock just after that.
+    /// Waits for the creation of a node, and returns its result and the state of its lock just after that.
     ///
-    /// The look is sent behind the making without waiting for it, and so is done after it: one way there and back is saved. But of several
-    /// servers, each lets the changes and looks of one session wait for each other, one by one. So where many are making nodes, all of
-    /// them look when they have made theirs: then changes come to the servers together, and are written to the disk together.
+    /// The look is sent right behind the creation, and so is done after it: this saves a round trip. But with several servers, each server
+    /// processes the writes and reads of one session one by one. So with many concurrent creations, each look waits for its creation. Then
+    /// the writes reach the servers together, and are written to the disk together.
     async fn and_look<T>(
         &self,
         making: impl Future<Output = Result<T, Error>>,
@@ -324,7 +325,7 @@ impl Link {
         (made, seen)
     }
 
-    /// The token of a lock that is taken by the recipe `simple`, if it is by this grant. What was asked for before is done by then, as in
+    /// Returns the token of a lock that this grant has taken by the recipe `simple`. All that was sent before is done by then, as in
     /// [`find`](Self::find).
     pub(in crate::engines::zookeeper) async fn is_taken_by(
         &self,
@@ -351,13 +352,15 @@ impl Link {
         }
     }
 
-    /// Whether it was this session that made a node: an earlier one of ours may still stand at the servers, with a node of the same grant.
+    /// Whether this session created a node: an earlier session of this client may still exist on the servers, with a node of the same
+    /// grant.
     fn made(&self, stat: &Stat) -> bool {
         stat.ephemeral_owner == self.client.session_id().0
     }
 
-    /// The child of a lock that this session made and whose name begins so. What was asked for before is done by then, or never will be: a session's requests are
-    /// taken in their order, and what an earlier connection of it sent is refused once it has another one.
+    /// Returns the child of a lock that this session created and whose name has this prefix. All that was sent before is done by then, or
+    /// never will be. A session's requests are processed in order, and those of an earlier connection are refused once the session has a
+    /// new one.
     async fn find(&self, lock: &str, begin: &str) -> Result<Option<Node>, Error> {
         loop {
             let looking = async {
@@ -386,10 +389,10 @@ impl Link {
         clock.sleep_until(clock.now() + random::jittered(PAUSE)).await;
     }
 
-    /// Makes the nodes above the entries of a lock, where they are missing: they go when they are empty, except for the root.
+    /// Creates missing nodes above the entries of a lock. The servers remove them when they are empty, except for the root.
     async fn make_parents(&self, lock: &str) -> Result<(), Error> {
         let (ancestors, of_root) = self.address.root.ancestors(lock);
-        // From below: those further up may be somebody else's, and not ours to touch.
+        // From below: nodes further up may belong to another user, without access for this client.
         let mut missing = ancestors.len() - 1;
         while let Some(path) = ancestors.get(missing) {
             let lasts = missing < of_root || !self.has_containers.load(Ordering::Relaxed);
@@ -405,8 +408,9 @@ impl Link {
         Ok(())
     }
 
-    /// Frees what stands for a grant, and leaves the lock's value as it is given; with `NoNode`, nothing stood for it. By the recipe `simple`,
-    /// what stands for one grant is called as what stands for the next: nobody may try a second time who does not know what became of the first.
+    /// Frees the node of a grant, and writes the lock's value if one is given. Fails with `NoNode` if the node does not exist. By the
+    /// recipe `simple`, the next grant's node has the same path, so a caller must not retry before the outcome of the first attempt is
+    /// known.
     pub(in crate::engines::zookeeper) async fn free(
         &self,
         node: &str,
@@ -423,7 +427,7 @@ impl Link {
         writer.add_set_data(&format!("{lock}/{VALUE}"), &value.text(), None)?;
         match writer.commit().await {
             Ok(_) => Ok(()),
-            // The value was taken away by hand.
+            // An operator deleted the value.
             Err(MultiWriteError::OperationFailed { index: 1.., source: Error::NoNode }) => {
                 Box::pin(self.free(node, None)).await
             }
@@ -431,9 +435,9 @@ impl Link {
         }
     }
 
-    /// Frees what stands for a grant that was not renewed, however long that takes; at the latest it goes with the session.
+    /// Frees the node of a grant that was not renewed. Retries until the node is gone, at the latest with the session.
     pub(super) async fn put_out(self: Arc<Self>, held: Held, grant: GrantId) {
-        // It may be about to write.
+        // A write may be under way.
         let _written = held.writing.lock().await;
         let is_there = async || {
             !is_simple(&held.node) || matches!(self.is_taken_by(&held.node, grant).await, Ok(Some(_)))
@@ -447,16 +451,16 @@ impl Link {
         self.forget_request(grant);
     }
 
-    /// Takes away the node of a lock if it is empty, where the server does not do so by itself. Nobody waits for it.
+    /// Deletes the empty node of a lock if the servers do not do so by themselves. Does not wait for the result.
     fn tidy(&self, lock: &str) {
         if !self.has_containers.load(Ordering::Relaxed) {
-            // Sent at once, and refused if something is below it.
+            // Creating the future sends the request. The servers refuse it if the node has children.
             drop(self.client.delete(lock, None));
         }
     }
 }
 
-/// Whether a node stands for a holder by the recipe `simple`.
+/// Whether a node is that of a holder by the recipe `simple`.
 pub(in crate::engines::zookeeper) fn is_simple(node: &str) -> bool {
     node.rsplit_once('/').is_some_and(|(_, name)| name == SIMPLE)
 }

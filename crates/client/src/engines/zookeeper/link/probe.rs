@@ -1,4 +1,4 @@
-//! Whether any server can be reached at all. The client crate tries until its time is over, also if no server can answer.
+//! A check whether any server can be reached at all. The client crate retries until its time is over, even if no server can answer.
 
 use futures_util::future::join_all;
 use tokio::net::{TcpStream, lookup_host};
@@ -8,8 +8,8 @@ use crate::engines::zookeeper::address::Address;
 use crate::engines::zookeeper::fault::{NoServer, no_server};
 use crate::error::EngineError;
 
-/// The reason, if none of the servers can be reached; nothing, if one of them accepts a connection. A silent server leaves that open for as
-/// long as it is silent.
+/// Returns the reason if none of the servers can be reached, and `None` if one of them accepts a connection. Does not return while a server
+/// is silent.
 pub(super) async fn unreachable(address: &Address) -> Option<EngineError> {
     let reasons = join_all(address.servers().iter().map(|(host, port)| probe(host, *port))).await;
     Some(no_server(reasons.into_iter().collect::<Option<_>>()?))

@@ -1,4 +1,4 @@
-//! How a database notifies this client whose turn it is.
+//! Notifications by the database: it is the turn of one of this client's waiters.
 
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -16,7 +16,7 @@ use crate::engines::sql::connection::Options;
 use crate::engines::sql::fault::What;
 use crate::engines::sql::link::Link;
 
-/// After so long without a message, a database is asked whether it is still there.
+/// The silence after which the connection to the database is checked.
 const QUIET: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -43,14 +43,14 @@ impl Source for Database {
             Options::MySql(_) => self.listen_to_mysql(listener).await,
         };
         ended.map_err(|error| ListenError {
-            // Without notifications, waiters are slow: that costs more than one connection less for requests.
+            // Without notifications, waiters are slow: that costs more than a connection less for requests.
             retry_soon: self.link.what(&error) == What::Exhausted && self.link.make_room(),
             message: error.to_string(),
         })
     }
 }
 
-/// What does not answer in this time does not answer.
+/// Fails a request that is not answered within the time limit.
 async fn in_time<T>(limit: Duration, request: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let late = |_| Error::Io(std::io::ErrorKind::TimedOut.into());
     tokio::time::timeout(limit, request).await.map_err(late)?

@@ -1,8 +1,8 @@
-//! With MySQL, a connection waits in a statement which ends when somebody stops it (`KILL QUERY`), and which does not begin to wait if one of
-//! those who wait was called before: so no call is missed in between.
+//! With MySQL, a connection waits in a statement that ends when another connection stops it (`KILL QUERY`). The statement does not begin to
+//! wait if a waiter was called before, so no call is missed in between.
 //!
-//! It waits for a named lock that a second connection of this client has for good. `SLEEP()` would be simpler, but all who sleep share one
-//! mutex in the server, and to stop one of many took MariaDB seconds.
+//! The statement waits for a named lock that a second connection of this client holds permanently. `SLEEP()` would be simpler, but all
+//! sleeping statements share one mutex in the server, and stopping one of many took MariaDB seconds.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -17,18 +17,18 @@ use crate::engines::notifications::NotificationListener;
 use crate::engines::sql::connection::Connection;
 use crate::engines::sql::tables::id;
 
-/// How long it waits for at the most (s): a connection that is gone is noticed then.
+/// The longest wait (s), after which a broken connection is noticed.
 const WAIT: u64 = 3;
 
-/// Gives a connection the named lock by which those who call know that it listens. Its number.
+/// Takes the named lock that shows other clients that a connection listens. Returns the number of the connection.
 const NUMBERED: &str = "SELECT CAST(CONNECTION_ID() AS SIGNED), \
                     CAST(GET_LOCK(CONCAT('tenure_listener_', CONNECTION_ID()), 0) AS SIGNED)";
 
-/// The calls that a client has heard, each with its ticket, and until when the caller waits for it.
+/// The calls that a client has received: the ticket of each waiter, and until when its place is kept.
 type Calls = BTreeSet<(i64, i64)>;
 
 impl Database {
-    /// Learns which waiters are called, until a connection ends.
+    /// Receives calls for waiters, until a connection ends.
     pub(super) async fn listen_to_mysql(&self, waiters: &NotificationListener<Self>) -> Result<(), Error> {
         let limit = self.link.limit();
         let (mut listening, client) = self.open_listener().await?;
@@ -46,7 +46,7 @@ impl Database {
                 _ => {}
             }
             match in_time(limit, self.wake_called(waiters, &mut listening, client, &mut heard)).await {
-                // It is not known who was called.
+                // It is not known which waiters were called.
                 Err(error) if was_stopped(&error) => waiters.wake_all(),
                 done => done?,
             }
@@ -57,7 +57,7 @@ impl Database {
         }
     }
 
-    /// A connection that has the named lock of its number, and that number.
+    /// Opens a connection that has the named lock of its number. Returns it with that number.
     async fn open_listener(&self) -> Result<(Connection, i64), Error> {
         let limit = self.link.limit();
         let mut connection = in_time(limit, self.link.options().connect(limit)).await?;
@@ -65,7 +65,7 @@ impl Database {
         Ok((connection, id.ok_or(Error::RowNotFound)?.int(0)?))
     }
 
-    /// Wakes those who were called, and were not woken for that yet.
+    /// Wakes the waiters that were called since the last time.
     async fn wake_called(
         &self,
         waiters: &NotificationListener<Self>,
@@ -88,13 +88,13 @@ impl Database {
     }
 }
 
-/// Those of a client who were called.
+/// Selects the waiters of a client that were called.
 fn called(client: i64) -> String {
     format!("client = '{client}' AND called = 1")
 }
 
-/// Waits until it is stopped, or for a while; not at all, if somebody was called of whom it is not known yet. It answers with 1 if the
-/// connection that is to keep it waiting is gone.
+/// Returns a statement that waits until it is stopped, or for `WAIT`. It does not wait if a waiter was called whose call is not in `heard`.
+/// Its answer is 1 if the `quiet` connection, whose named lock it waits for, is gone.
 fn listen(table: &str, client: i64, quiet: i64, heard: &Calls) -> String {
     let mut new = called(client);
     for (ticket, until) in heard {
@@ -106,7 +106,7 @@ fn listen(table: &str, client: i64, quiet: i64, heard: &Calls) -> String {
     )
 }
 
-/// Whether a statement ended because somebody stopped it, or because it got into another's way.
+/// Returns whether a statement ended because it was stopped, or because it conflicted with another one.
 fn was_stopped(error: &Error) -> bool {
     error
         .as_database_error()

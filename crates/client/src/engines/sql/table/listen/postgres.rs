@@ -1,4 +1,4 @@
-//! PostgreSQL has `LISTEN`.
+//! With PostgreSQL, a connection waits for notifications with `LISTEN`.
 
 use sqlx::Error;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
@@ -8,13 +8,14 @@ use crate::engines::notifications::NotificationListener;
 use crate::random;
 
 impl Database {
-    /// Listens to a channel of its own, until the connection ends.
+    /// Listens on a separate channel, until the connection ends.
     pub(super) async fn listen_to_postgres(
         &self,
         options: PgConnectOptions,
         waiters: &NotificationListener<Self>,
     ) -> Result<(), Error> {
-        // The pool hides why it cannot connect, and tries for long where the database is full.
+        // The pool hides the reason why it cannot connect, and retries for long if the database is full. So a plain connection is tried
+        // first.
         in_time(self.link.limit(), self.link.options().connect(self.link.limit())).await?.close().await;
         let channel = format!("tenure_{}", random::grant_id());
         let pool = PgPoolOptions::new()
@@ -33,7 +34,7 @@ impl Database {
                     }
                 }
                 Ok(ended) => return ended.map(drop),
-                // Nothing was said for a while: perhaps it is no longer heard.
+                // After a silence, checks that the connection still works.
                 Err(_) => {
                     let asked = sqlx::Executor::execute(&mut listener, "SELECT 1");
                     in_time(self.link.limit(), asked).await?;
