@@ -24,7 +24,7 @@ Examples:
   tenure run nightly-report -- echo \"one at a time\"
   tenure run --once-per 1m text-messages -- echo \"sent once, however many start this\"
   tenure ls
-  tenure who nightly-report || echo \"it is free\"
+  tenure who nightly-report; test $? -eq 1 && echo \"it is free\"
 
 `tenure COMMAND --help` shows the options and examples of one command.
 
@@ -229,7 +229,7 @@ pub(crate) struct LsArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  tenure who nightly-report || echo \"it is free\"
+  tenure who nightly-report; test $? -eq 1 && echo \"it is free\"
   tenure who --json stuck-job
 
 Exit codes:

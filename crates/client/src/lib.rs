@@ -71,12 +71,17 @@
 //! | `tenure_turns_total` | counter | `engine`, `outcome`: yours, `already_run`, failed |
 //! | `tenure.acquire` | span (debug) | `lock`, `mode`, `outcome`, `token`, `waited_ms` |
 //!
-//! With the Prometheus exporter of `metrics`, one held lock looks like this:
+//! Output of the Prometheus exporter of `metrics`, and of `tracing-subscriber` with `FmtSpan::CLOSE`:
 //!
 //! ```text
-//! tenure_acquires_total{engine="redis",outcome="granted"} 1
-//! tenure_locks_held{engine="redis"} 1
+//! tenure_acquires_total{engine="redis",outcome="granted"} 3
+//! tenure_losses_total{engine="redis",reason="expired"} 1
+//! tenure_locks_held{engine="redis"} 0
+//! DEBUG tenure.acquire{lock=orders/42 mode=EX outcome="granted" waited_ms=0 token=1795139806473000}: tenure::request: close
+//!  WARN tenure::lost: lock lost lock=orders/42 token=1795139808780000 reason=its lease ran out
 //! ```
+//!
+//! The events are listed in `docs/observability.md` in the repository.
 
 mod attempt;
 mod background;

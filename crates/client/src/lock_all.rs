@@ -12,18 +12,16 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, join_all};
 use tenure_table::{LockName, NameError, OwnerId};
 use tracing::Instrument;
-use tracing::field::Empty;
 
 use crate::capabilities::Capability;
 use crate::engine::Granted;
-use crate::error::{AcquireError, EngineError, Lost, ReleaseError};
+use crate::error::{AcquireError, Lost, ReleaseError};
 use crate::guard::{Guard, Release, run_while};
 use crate::hold::{Hold, ReleaseTask, Unusable};
 use crate::inner::ClientInner;
-use crate::operation::Operation;
 use crate::request::{self, LockRequest, Options, request_options};
 use crate::wait::{Wait, WaitUntil};
-use crate::{attempt, random};
+use crate::{attempt, random, telemetry};
 
 /// A request for several locks. Nothing is sent until it is [acquired](LockAllRequest::acquire).
 #[derive(Clone, Debug)]
@@ -127,9 +125,8 @@ impl LockAllRequest {
             each.collect::<Result<Vec<_>, AcquireError>>()?.into_iter().unzip();
         // `close` waits until this token is dropped: by then the guards are scheduled, or the grants are released.
         let _begun = shared.thread.handle().unfinished_token();
-        shared.check_open()?;
         let (background, asked_for) = (shared.background.clone(), holds.clone());
-        let settle = move |result: Result<Vec<Granted>, AcquireError>| -> BoxFuture<'static, ()> {
+        let settle = |result: Result<Vec<Granted>, AcquireError>| -> BoxFuture<'static, ()> {
             Box::pin(async move {
                 if result.is_ok() {
                     let release =
@@ -139,19 +136,13 @@ impl LockAllRequest {
             })
         };
         let all = names.iter().map(LockName::as_str).collect::<Vec<_>>().join(" ");
-        let span = tracing::debug_span!("tenure.acquire", lock = %all, mode = %self.options.mode, outcome = Empty, token = Empty, waited_ms = Empty);
+        let span = telemetry::acquire_span(&all, self.options.mode);
         let began = shared.clock.now();
-        let asking =
-            attempt::acquire_all(shared.background.clone(), holds.clone(), requests, cancel.clone(), wait);
-        let operation =
-            Operation::new(shared.thread.handle().clone(), Some(cancel), Box::pin(asking), settle);
-        let answer = operation.instrument(span.clone()).await;
+        let background = shared.background.clone();
+        let asking = attempt::acquire_all(background, holds.clone(), requests, cancel.clone(), wait);
+        let answer = request::finish(shared, cancel, Box::pin(asking), settle).instrument(span.clone()).await;
         let took = shared.clock.now().since(began);
-        let granted = match answer {
-            Err(_) if shared.closing.is_cancelled() => Err(EngineError::Closed.into()),
-            answer => answer,
-        };
-        let granted = granted.inspect_err(|error| shared.telemetry.acquired(&span, Err(error), took))?;
+        let granted = answer.inspect_err(|error| shared.telemetry.acquired(&span, Err(error), took))?;
         let mut set = GuardSet { guards: Vec::with_capacity(names.len()) };
         let mut late = None;
         for ((hold, granted), name) in holds.into_iter().zip(granted).zip(names) {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tenure_table::{LockName, Mode, NameError, OwnerId};
 use tracing::Instrument;
-use tracing::field::Empty;
 
 use crate::attempt;
 use crate::capabilities::Capability;
@@ -19,6 +18,7 @@ use crate::lease::Ttl;
 use crate::once_per::OncePerRequest;
 use crate::operation::Operation;
 use crate::random;
+use crate::telemetry;
 use crate::wait::{Wait, WaitUntil};
 
 /// The options of every kind of request.
@@ -191,14 +191,7 @@ impl LockRequest {
     /// May be dropped at any point. The client's own thread then undoes what had begun: neither a lock nor a waiter remains.
     pub async fn acquire(self) -> Result<Guard, AcquireError> {
         let (name, ttl) = self.checked()?;
-        let span = tracing::debug_span!(
-            "tenure.acquire",
-            lock = %name,
-            mode = %self.options.mode,
-            outcome = Empty,
-            token = Empty,
-            waited_ms = Empty,
-        );
+        let span = telemetry::acquire_span(name.as_str(), self.options.mode);
         let began = self.shared.clock.now();
         let wait = self.options.wait.from(began);
         let acquire =
@@ -293,7 +286,6 @@ impl Acquire<'_> {
         let reenters = self.owner.is_some();
         let (hold, request) =
             asked(self.shared, self.options, name, self.ttl, owner, reenters, cancel.clone());
-        self.shared.check_open()?;
         let (background, asked_for) = (self.shared.background.clone(), hold.clone());
         // If this future is dropped, the next acquire of the same owner waits until the request is settled.
         let releasing = self.shared.reentry.releasing(&hold);
@@ -305,11 +297,7 @@ impl Acquire<'_> {
         };
         let background = self.shared.background.clone();
         let asking = Box::pin(attempt::acquire(background, hold.clone(), request, self.wait));
-        let answer = Operation::new(self.shared.thread.handle().clone(), Some(cancel), asking, settle).await;
-        match answer {
-            Err(_) if self.shared.closing.is_cancelled() => Err(EngineError::Closed.into()),
-            answer => Ok((hold, answer?)),
-        }
+        Ok((hold, finish(self.shared, cancel, asking, settle).await?))
     }
 
     pub(crate) fn not_got(&self) -> AcquireError {
@@ -349,6 +337,21 @@ pub(crate) fn asked(
         events: GrantEvents::new(&hold, shared),
     };
     (hold, request)
+}
+
+/// Runs a request to its end, also if this future is dropped: `settle` then gets the answer.
+pub(crate) async fn finish<T: Send + 'static>(
+    shared: &ClientInner,
+    cancel: Cancellation,
+    asking: BoxFuture<'static, Result<T, AcquireError>>,
+    settle: impl FnOnce(Result<T, AcquireError>) -> BoxFuture<'static, ()> + Send + 'static,
+) -> Result<T, AcquireError> {
+    shared.check_open()?;
+    let answer = Operation::new(shared.thread.handle().clone(), Some(cancel), asking, settle).await;
+    if answer.is_err() && shared.closing.is_cancelled() {
+        return Err(EngineError::Closed.into());
+    }
+    answer
 }
 
 /// Creates a guard for a grant. If the grant is no longer usable, it is released.

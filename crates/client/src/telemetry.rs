@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Key, Label, Level, Metadata};
-use tenure_table::FencingToken;
-use tracing::{Span, debug, warn};
+use tenure_table::{FencingToken, Mode};
+use tracing::field::Empty;
+use tracing::{Span, debug, debug_span, warn};
 
 use crate::engine::Grant;
 use crate::error::{AcquireError, LostReason, OncePerError, ReleaseError, RenewError};
@@ -24,6 +25,11 @@ pub(crate) struct Telemetry {
     seconds: Key,
     held: Key,
     released: Key,
+}
+
+/// The span of an acquire. Its outcome is recorded by [`Telemetry::acquired`].
+pub(crate) fn acquire_span(lock: &str, mode: Mode) -> Span {
+    debug_span!(target: "tenure::request", "tenure.acquire", %lock, %mode, outcome = Empty, token = Empty, waited_ms = Empty)
 }
 
 impl Telemetry {

@@ -210,22 +210,37 @@ impl<D: Disk> Log<D> {
         if let Some(index) = batch.truncate_from.filter(|index| *index < first) {
             return Err(LogError::Purged { index, first });
         }
+        let truncate_from = batch.truncate_from.filter(|from| *from < self.next());
         let mut body = Vec::new();
-        let mut records = Vec::new();
-        if let Some(from) = batch.truncate_from.filter(|from| *from < self.next()) {
-            records.push(Record::Truncate { from });
+        if let Some(from) = truncate_from {
+            Record::Truncate { from }.encode(&mut body);
         }
-        records.extend(batch.hard_state.map(Record::HardState));
-        let from = batch.truncate_from.map_or(self.next(), |from| from.min(self.next()));
-        records.extend((from..).zip(batch.entries).map(|(index, bytes)| Record::Entry { index, bytes }));
-        if records.is_empty() {
+        if let Some(bytes) = &batch.hard_state {
+            Record::HardState(bytes.clone()).encode(&mut body);
+        }
+        let mut entries = Vec::with_capacity(batch.entries.len());
+        for (index, bytes) in (truncate_from.unwrap_or(self.next())..).zip(batch.entries) {
+            entries.push((index, body.len() + ENTRY_HEADER, bytes.clone()));
+            Record::Entry { index, bytes }.encode(&mut body);
+        }
+        if body.is_empty() {
             return Ok(());
         }
-        for record in &records {
-            record.encode(&mut body);
+        let Base { segment, sector, before } = self.put(&body)?;
+        if let Some(from) = truncate_from {
+            self.contents.truncate_from(from);
+            self.tail.truncate_from(from);
         }
-        let base = self.put(&body)?;
-        self.take_in(records, base);
+        if let Some(bytes) = batch.hard_state {
+            self.contents.hard_state = bytes;
+        }
+        let current = self.segments.back_mut().expect("the batch is in a segment");
+        for (index, offset, bytes) in entries {
+            let location = Location { segment, sector, offset: before + offset, length: bytes.len() };
+            self.contents.entries.push_back(location);
+            current.highest = current.highest.max(index);
+            self.tail.push(index, bytes, self.options.memory_bytes);
+        }
         Ok(())
     }
 
@@ -233,10 +248,10 @@ impl<D: Disk> Log<D> {
     pub fn reset(&mut self, next: u64) -> Result<(), LogError> {
         self.check()?;
         let mut body = Vec::new();
-        let record = Record::Reset { next };
-        record.encode(&mut body);
-        let base = self.put(&body)?;
-        self.take_in(vec![record], base);
+        Record::Reset { next }.encode(&mut body);
+        self.put(&body)?;
+        self.contents.reset(next);
+        self.tail = Tail::default();
         self.remove_segments()
     }
 
@@ -290,13 +305,13 @@ impl<D: Disk> Log<D> {
 
     /// Writes and syncs a batch. Returns its position, and how many bytes precede the given body.
     pub(crate) fn put(&mut self, body: &[u8]) -> Result<Base, LogError> {
-        let start = Record::Start {
-            identity: self.identity,
-            next: self.next(),
-            hard_state: self.contents.hard_state.clone(),
-        };
+        let current = self.segments.back();
+        if current.is_some_and(|segment| sector::sectors_of(body.len()) as u64 <= segment.free()) {
+            return self.put_here(body, 0);
+        }
+        let (identity, next, hard_state) = (self.identity, self.next(), self.contents.hard_state.clone());
         let mut whole = Vec::new();
-        start.encode(&mut whole);
+        Record::Start { identity, next, hard_state }.encode(&mut whole);
         let before = whole.len();
         whole.extend_from_slice(body);
         let room =
@@ -304,15 +319,7 @@ impl<D: Disk> Log<D> {
         if sector::sectors_of(whole.len()) > room {
             return Err(LogError::TooLong { bytes: body.len(), limit: room * PAYLOAD - before });
         }
-        let fits = |segment: &Segment<D::File>| {
-            segment.used > 0 && sector::sectors_of(body.len()) as u64 <= segment.free()
-        };
-        if self.segments.back().is_some_and(fits) {
-            return self.put_here(body, 0);
-        }
-        if self.segments.back().is_none_or(|segment| segment.used > 0) {
-            self.segments.push_back(Segment::new(self.preparer.take()?)?);
-        }
+        self.segments.push_back(Segment::new(self.preparer.take()?)?);
         self.put_here(&whole, before)
     }
 
@@ -332,37 +339,6 @@ impl<D: Disk> Log<D> {
         segment.used += (bytes.len() / SECTOR) as u64;
         self.contents.batch = batch;
         Ok(Base { segment: segment.number, sector, before })
-    }
-
-    fn take_in(&mut self, records: Vec<Record>, base: Base) {
-        let mut offset = base.before;
-        for record in records {
-            let mut encoded = Vec::new();
-            match record {
-                Record::Entry { index, bytes } => {
-                    offset += ENTRY_HEADER;
-                    let (segment, sector, length) = (base.segment, base.sector, bytes.len());
-                    self.contents.entries.push_back(Location { segment, sector, offset, length });
-                    offset += length;
-                    let current = self.segments.back_mut().expect("it was written to");
-                    current.highest = current.highest.max(index);
-                    self.tail.push(index, bytes, self.options.memory_bytes);
-                    continue;
-                }
-                Record::Truncate { from } => {
-                    self.contents.truncate_from(from);
-                    self.tail.truncate_from(from);
-                }
-                Record::Reset { next } => {
-                    self.contents.reset(next);
-                    self.tail = Tail::default();
-                }
-                Record::HardState(ref bytes) => self.contents.hard_state = bytes.clone(),
-                Record::Start { .. } => unreachable!("only a segment begins with it"),
-            }
-            record.encode(&mut encoded);
-            offset += encoded.len();
-        }
     }
 
     /// Deletes the oldest segments that contain no kept entry.
